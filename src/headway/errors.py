@@ -1,0 +1,110 @@
+"""Every exception that Headway raises on purpose.
+
+    HeadwayError
+    ├── ConfigError            an option has a value that cannot work; names it, the need and the limit
+    ├── ArtifactError          a model could not be brought here
+    │   ├── ModelNotFound      no such alias, folder, file or package
+    │   ├── ChecksumMismatch   the bytes are not the ones that were pinned
+    │   └── UnsupportedModel   the model needs a feature that is not implemented; names the feature
+    ├── InvalidRequest         a field of a request cannot be served as given; names the field
+    ├── UnknownRequest         no live or remembered request has this id
+    ├── DuplicateRequest       a live request already has this id
+    ├── IllegalMove            a request was asked to make a stage change that its table forbids
+    ├── InvariantError         the engine's books do not balance (a bug, never a user's fault)
+    │   └── StalledError       requests wait, nothing runs, and nothing outside the step is awaited
+    └── ReplicaError           the replica process is not serving
+        ├── ReplicaDied        it ended while work was in flight
+        └── ProtocolError      it said something that is not a known message
+
+A request that cannot go *now* is not an exception: it is a `Wait` (see `verdict.py`).
+"""
+
+from __future__ import annotations
+
+
+class HeadwayError(Exception):
+    """Base of all."""
+
+
+class ConfigError(HeadwayError):
+    """An option cannot work. `option` is its command-line name, e.g. `--seats`."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(f"{option}: {message}")
+        self.option = option
+
+
+class ArtifactError(HeadwayError):
+    """A model could not be brought here."""
+
+
+class ModelNotFound(ArtifactError):
+    """No such alias, folder, file or package."""
+
+
+class ChecksumMismatch(ArtifactError):
+    """Downloaded bytes differ from the pinned ones."""
+
+    def __init__(self, name: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"{name}: sha256 is {found}, expected {expected}; the file was discarded. "
+            "Try again; if it repeats, the package was changed at its source."
+        )
+        self.expected = expected
+        self.found = found
+
+
+class UnsupportedModel(ArtifactError):
+    """The model needs `feature`, which is not implemented; it is refused at load rather than served wrongly."""
+
+    def __init__(self, model: str, feature: str) -> None:
+        super().__init__(f"{model} needs {feature}, which Headway does not implement")
+        self.feature = feature
+
+
+class InvalidRequest(HeadwayError):
+    """A field cannot be served as given. `field` is its name in the request body."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class UnknownRequest(HeadwayError):
+    """No live or remembered request has this id."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"no request {request_id!r} is live or among the last finished ones")
+        self.request_id = request_id
+
+
+class DuplicateRequest(HeadwayError):
+    """A live request already has this id."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"a live request already has the id {request_id!r}")
+        self.request_id = request_id
+
+
+class IllegalMove(HeadwayError):
+    """A stage change that the table in `request.py` forbids."""
+
+
+class InvariantError(HeadwayError):
+    """The books do not balance: a bug in Headway."""
+
+
+class StalledError(InvariantError):
+    """Requests wait, nothing runs, and nothing outside the step is awaited."""
+
+
+class ReplicaError(HeadwayError):
+    """The replica process is not serving."""
+
+
+class ReplicaDied(ReplicaError):
+    """The replica ended while work was in flight."""
+
+
+class ProtocolError(ReplicaError):
+    """A message between front and replica could not be understood."""

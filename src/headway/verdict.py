@@ -1,0 +1,96 @@
+"""The answer to "why not now": a value with numbers, from the rule that produced it to the user, unchanged.
+
+A verdict is one of three. `Go` names what was granted. `Wait` names what is awaited (`on`), the rule that said
+so, and how much is missing. `Never` says that waiting would not help, and which limit is in the way.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+On: TypeAlias = Literal["space", "turn", "input"]
+WaitRule: TypeAlias = Literal["blocks", "reservation", "latent", "seats", "budget", "order", "reload", "grammar"]
+NeverRule: TypeAlias = Literal["pool", "context", "seats"]
+
+#: Which answer each waiting rule belongs to; the closed list of the public contract.
+RULES: dict[WaitRule, On] = {
+    "blocks": "space",
+    "reservation": "space",
+    "latent": "space",
+    "seats": "turn",
+    "budget": "turn",
+    "order": "turn",
+    "reload": "input",
+    "grammar": "input",
+}
+ONS: tuple[On, ...] = ("space", "turn", "input")
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A request that holds what another one lacks.
+
+    `blocks` would become available if it left now; `shared` more are referenced by others too and would stay.
+    """
+
+    id: str
+    blocks: int
+    shared: int
+
+
+class Go(msgspec.Struct, frozen=True, tag="go", tag_field="kind"):
+    """The request moves in this step, by `positions` of its own."""
+
+    positions: int
+
+
+class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
+    """The request does not move in this step.
+
+    `need`, `have` and `short` count `unit`s. `have` = `free` + `reusable` less the reusable blocks that the
+    request itself matched (they cannot be counted twice). `others` = holders beyond the five that are named.
+    """
+
+    on: On
+    rule: WaitRule
+    unit: Literal["blocks", "seats", "positions", "requests", "grammars", "bytes"]
+    need: int
+    have: int
+    short: int
+    free: int = 0
+    reusable: int = 0
+    holders: tuple[Holder, ...] = ()
+    others: int = 0
+
+
+class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind"):
+    """The request cannot be served even alone: it needs `need` `unit`s and `limit` is all there is.
+
+    `option` is the command-line option that raises the limit.
+    """
+
+    rule: NeverRule
+    unit: Literal["blocks", "positions", "seats"]
+    need: int
+    limit: int
+    option: str
+
+
+Verdict: TypeAlias = Go | Wait | Never
+
+#: What everyone behind the judged head of the queue shares; how many are ahead is computed when asked.
+BEHIND = Wait(on="turn", rule="order", unit="requests", need=0, have=0, short=0)
+
+
+def change_key(verdict: Verdict | None) -> tuple[object, ...]:
+    """Two verdicts are the same wait, with one common beginning, when their keys are equal."""
+    match verdict:
+        case Wait(on=on, rule=rule, need=need):
+            return ("wait", on, rule, need)
+        case Never(rule=rule, need=need):
+            return ("never", None, rule, need)
+        case Go():
+            return ("go", None, None, None)
+        case None:
+            return ()
