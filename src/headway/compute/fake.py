@@ -1,0 +1,135 @@
+"""A deterministic executor without torch, whose tokens expose any mistake in the books.
+
+Each slot of its pool holds a hash of the whole prefix up to that position. A token is a function of that hash, so
+a wrong block table, a stale block, a missed copy or a skipped position changes every later token, and the answer
+no longer equals `expected_tokens`, which needs no pool at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from headway.clock import ModelledClock
+from headway.compute.executor import ModelFacts
+from headway.errors import InvariantError
+from headway.plan import Draw, Span, StepPlan, StepResult
+
+_EMPTY = 0
+
+
+def _extend(prefix: int, token: int) -> int:
+    data = prefix.to_bytes(8, "little") + token.to_bytes(8, "little", signed=True)
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") | 1
+
+
+def _choose(prefix: int, draw: Draw, vocab: int) -> int:
+    data = repr((prefix, draw.index if draw.sampling.temperature else 0, draw.sampling)).encode()
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") % vocab
+
+
+def expected_tokens(prompt: Sequence[int], draw: Draw, count: int, vocab: int) -> list[int]:
+    """The `count` tokens that the fake executor must emit for one sequence, whatever its company."""
+    prefix = _EMPTY
+    for token in prompt:
+        prefix = _extend(prefix, token)
+    tokens: list[int] = []
+    for _ in range(count):
+        tokens.append(_choose(prefix, draw, vocab))
+        prefix = _extend(prefix, tokens[-1])
+    return tokens
+
+
+def free_of_charge(plan: StepPlan) -> int:
+    """A step that takes no time."""
+    return 0
+
+
+def linear_cost(*, step_ns: int, position_ns: int) -> Callable[[StepPlan], int]:
+    """A step that takes `step_ns` and `position_ns` more for each position."""
+    return lambda plan: step_ns + position_ns * plan.positions
+
+
+class FakeExecutor:
+    """Implements `Executor` over a pool of `blocks` blocks. `run` moves `clock` by `cost_ns(plan)`."""
+
+    def __init__(
+        self,
+        *,
+        blocks: int,
+        block_tokens: int,
+        vocab: int = 997,
+        max_context: int = 1 << 20,
+        clock: ModelledClock | None = None,
+        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+    ) -> None:
+        self.vocab = vocab
+        self.runs = 0
+        self.fail_next: Exception | None = None
+        self._clock = clock
+        self._cost_ns = cost_ns
+        self._block_tokens = block_tokens
+        self._slots = [_EMPTY] * (blocks * block_tokens)
+        self._facts = ModelFacts(
+            name="fake",
+            revision="0" * 12,
+            pattern="text",
+            vocab=vocab,
+            max_context=max_context,
+            weights_format="fp32",
+            weights_bytes=0,
+            state_format="fp32",
+            block_bytes=8 * block_tokens,
+        )
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Evaluate `plan`. Raises `fail_next` once when it is set, InvariantError on a plan that cannot be right."""
+        self.runs += 1
+        if self.fail_next is not None:
+            failure, self.fail_next = self.fail_next, None
+            raise failure
+        self._refuse_shared_writes(plan)
+        tokens = tuple(self._evaluate(span) for span in plan.spans)
+        size = self._block_tokens
+        copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in plan.copies]
+        for target, content in copied:
+            self._slots[target * size : (target + 1) * size] = content
+        if self._clock is not None:
+            self._clock.advance(self._cost_ns(plan))
+        return StepResult(tokens)
+
+    def _evaluate(self, span: Span) -> tuple[int, ...]:
+        prefix = self._slots[self._slot(span, span.start - 1)] if span.start else _EMPTY
+        if span.start and prefix == _EMPTY:
+            raise InvariantError(f"position {span.start} is evaluated but the one before it has no state")
+        after = []
+        for i, token in enumerate(span.tokens):
+            prefix = _extend(prefix, token)
+            self._slots[self._slot(span, span.start + i)] = prefix
+            after.append(prefix)
+        if span.drafts:
+            return self._verify(span, after)
+        return tuple(_choose(prefix, draw, self.vocab) for draw in span.draws)
+
+    def _verify(self, span: Span, after: list[int]) -> tuple[int, ...]:
+        """Accept drafts as long as each is the token that would have been chosen, then choose one more."""
+        chosen = []
+        first = len(span.tokens) - span.drafts
+        for i in range(first - 1, len(span.tokens)):
+            chosen.append(_choose(after[i], span.draws[0], self.vocab))
+            if i + 1 < len(span.tokens) and span.tokens[i + 1] != chosen[-1]:
+                break
+        return tuple(chosen)
+
+    def _slot(self, span: Span, position: int) -> int:
+        block, offset = divmod(position, self._block_tokens)
+        return span.blocks[block] * self._block_tokens + offset
+
+    def _refuse_shared_writes(self, plan: StepPlan) -> None:
+        written = [self._slot(span, position) for span in plan.spans for position in range(span.start, span.end)]
+        if len(set(written)) != len(written):
+            raise InvariantError("two spans of one step write the same slot")

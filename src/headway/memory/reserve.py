@@ -1,0 +1,146 @@
+"""Reservations: what a request needs to be admitted or resumed whole, and taking exactly that.
+
+`quote` reads, `reserve` writes. Between the two the policy judges; what it granted is what is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.memory.keys import KeyChain
+from headway.memory.pool import BlockPool
+from headway.memory.prefix import Miss
+from headway.memory.table import BlockTable
+from headway.request import Sequence
+
+
+def blocks_for(positions: int, block_tokens: int) -> int:
+    """Blocks that hold `positions` positions: ⌈positions / block_tokens⌉."""
+    return -(-positions // block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """What admission or resumption of some sequences takes.
+
+    sizes      blocks of each sequence's table, one position beyond the known ones included
+    shared     leading blocks that all tables have in common (only the leading sequence computes them)
+    matched    already computed blocks per sequence, found by prefix, in table order
+    fresh      blocks that must come from the free and reusable ones
+    revived    matched blocks that are reusable now: they cannot be counted as available as well
+    """
+
+    sizes: tuple[int, ...]
+    shared: int
+    matched: tuple[tuple[int, ...], ...]
+    fresh: int
+    revived: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A reservation that could not be made: `need` blocks, `have` available."""
+
+    need: int
+    have: int
+
+
+class Memory:
+    """The state memory of one model: a pool, and the rules by which sequences share it."""
+
+    def __init__(self, pool: BlockPool, *, prefix_cache: bool) -> None:
+        self.pool = pool
+        self.prefix_cache = prefix_cache
+
+    def worst_case(self, prompt: int, n: int, emitted: int) -> int:
+        """Blocks for `n` sequences that each grow to `prompt + emitted` positions."""
+        size = self.pool.block_tokens
+        shared = prompt // size if n > 1 else 0
+        return shared + n * (blocks_for(prompt + emitted, size) - shared)
+
+    def longest(self, prompt: int, n: int) -> int:
+        """Most tokens that each of `n` sequences may emit so that the pool alone could hold all; may be < 1."""
+        size = self.pool.block_tokens
+        shared = prompt // size if n > 1 else 0
+        return (shared + (self.pool.total - shared) // n) * size - prompt
+
+    def quote(self, sequences: list[Sequence]) -> Quote:
+        """For the unfinished sequences of one request, the leading one first. Changes nothing."""
+        size = self.pool.block_tokens
+        sizes = tuple(blocks_for(sequence.known + 1, size) for sequence in sequences)
+        shared = sequences[0].prompt // size if len(sequences) > 1 else 0
+        matched = [self._match(sequences[0])]
+        for sequence in sequences[1:]:
+            followed = len(matched[0]) >= shared
+            # Before the first token a follower takes everything from the leading sequence, by forking.
+            own = self._match(sequence) if followed and sequence.emitted else []
+            matched.append(own if len(own) >= shared else matched[0][:shared])
+        have = min(len(matched[0]), shared)
+        fresh = shared - have
+        fresh += sum(total - max(len(found), shared) for total, found in zip(sizes, matched, strict=True))
+        revived = len({block for found in matched for block in found if self.pool.is_reusable(block)})
+        return Quote(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived)
+
+    def available(self, quote: Quote) -> int:
+        """Blocks that could serve `quote.fresh`."""
+        return self.pool.free + self.pool.reusable - quote.revived
+
+    def reserve(self, quote: Quote) -> list[BlockTable] | Shortfall:
+        """Take exactly what was quoted, all of it or nothing. The pool must not have changed since."""
+        have = self.available(quote)
+        if quote.fresh > have:
+            return Shortfall(quote.fresh, have)
+        for found in quote.matched:
+            for block in found:
+                self.pool.share(block)
+        tables: list[BlockTable] = []
+        for size, found in zip(quote.sizes, quote.matched, strict=True):
+            table = BlockTable(self.pool, list(found), len(found))
+            if tables:
+                for block in tables[0].blocks[len(found) : quote.shared]:
+                    self.pool.share(block)
+                    table.blocks.append(block)
+            table.grow(size - len(table.blocks))
+            tables.append(table)
+        return tables
+
+    def miss(self, sequence: Sequence, matched: int) -> Miss:
+        """Why `matched` blocks were found for `sequence` and no more. Changes nothing."""
+        if not self.prefix_cache:
+            return Miss("off", 0)
+        keys = sequence.keys
+        assert isinstance(keys, KeyChain)
+        size = self.pool.block_tokens
+        limit = (sequence.known - 1) // size
+        chain = keys.upto(sequence.tokens, limit)
+        return self.pool.index.explain(keys.root, chain, matched, limit, sequence.tokens, size)
+
+    def publish(self, sequence: Sequence) -> None:
+        """Index the blocks of `sequence` that are wholly computed."""
+        if self.prefix_cache and sequence.state is not None:
+            assert isinstance(sequence.state, BlockTable) and isinstance(sequence.keys, KeyChain)
+            sequence.state.publish(sequence.keys, sequence.tokens, sequence.computed)
+
+    def trim(self, sequence: Sequence) -> int:
+        """Give back the blocks beyond the known positions. Returns how many went."""
+        assert isinstance(sequence.state, BlockTable)
+        return sequence.state.shrink(blocks_for(sequence.known, self.pool.block_tokens))
+
+    def grow(self, sequence: Sequence, positions: int) -> list[int]:
+        """Take the blocks that `sequence` lacks to hold `positions` positions; the caller knows that they are
+        available. Returns the new ones."""
+        assert isinstance(sequence.state, BlockTable)
+        return sequence.state.grow(max(0, self.lacking(sequence, positions)))
+
+    def lacking(self, sequence: Sequence, positions: int) -> int:
+        """Blocks that `sequence` would need beyond those it holds to have state for `positions` positions; negative
+        when it holds more than that."""
+        assert sequence.state is not None
+        return blocks_for(positions, self.pool.block_tokens) - len(sequence.state.blocks)
+
+    def _match(self, sequence: Sequence) -> list[int]:
+        """Computed blocks for the longest known prefix; the last position is always left to be computed."""
+        if not self.prefix_cache:
+            return []
+        limit = (sequence.known - 1) // self.pool.block_tokens
+        return self.pool.index.match(sequence.keys.upto(sequence.tokens, limit), limit)

@@ -1,0 +1,48 @@
+"""A block table: the one handle that owns one sequence's state."""
+
+from __future__ import annotations
+
+from headway.memory.keys import KeyChain
+from headway.memory.pool import BlockPool
+
+
+class BlockTable:
+    """The blocks of one sequence in order of position. Each entry is one reference in the pool."""
+
+    __slots__ = ("_pool", "_published", "blocks")
+
+    def __init__(self, pool: BlockPool, blocks: list[int], published: int) -> None:
+        self._pool = pool
+        self.blocks = blocks
+        self._published = published  # leading blocks that need no further publishing
+
+    def grow(self, count: int) -> list[int]:
+        """Append `count` blocks, which the caller knows to be available. Returns them."""
+        fresh = [self._pool.take() for _ in range(count)]
+        self.blocks.extend(fresh)
+        return fresh
+
+    def shrink(self, keep: int) -> int:
+        """Give back all but the first `keep` blocks. Returns how many went."""
+        spare = self.blocks[keep:]
+        for block in reversed(spare):
+            self._pool.drop(block)
+        del self.blocks[keep:]
+        return len(spare)
+
+    def publish(self, keys: KeyChain, tokens: list[int], computed: int) -> None:
+        """Index every block whose positions are all computed."""
+        size = self._pool.block_tokens
+        whole = computed // size
+        if whole <= self._published:
+            return
+        chain = keys.upto(tokens, whole)
+        for i in range(self._published, whole):
+            parent = chain[i - 1] if i else keys.root
+            self._pool.publish(self.blocks[i], chain[i], parent, tokens[i * size : (i + 1) * size])
+        self._published = whole
+
+    def release(self) -> None:
+        """Give every block back, the last first, so that a prefix outlives what follows it. A second call does
+        nothing."""
+        self.shrink(0)

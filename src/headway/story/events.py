@@ -1,0 +1,192 @@
+"""What happened, in the order in which it happened. Everything that Headway tells is folded from these.
+
+`at` is nanoseconds of the monotonic clock, the same for front and replica. There is no event per token: `Stepped`
+carries a step's membership, spending, pool levels and everyone who was judged and waits; `Committed` what came of it.
+Events hold no prompt text and no token ids.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from headway.memory.prefix import Miss
+from headway.verdict import Never, Wait
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+    at: int
+
+
+class Received(Event, frozen=True, tag="received", kw_only=True):
+    """The front read the headers of a request (`at` is that moment)."""
+
+    id: str
+    pattern: str = "text"
+
+
+class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
+    """The engine queued it. `order` is its place: smaller goes first."""
+
+    id: str
+    pattern: str
+    prompt: int
+    n: int
+    max_tokens: int
+    priority: int
+    order: tuple[int, ...]
+
+
+class Refused(Event, frozen=True, tag="refused", kw_only=True):
+    """It can never be served here (`verdict`), or the front turned it away (`reason`)."""
+
+    id: str
+    reason: str
+    verdict: Never | None = None
+
+
+class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
+    """It got its seats and blocks. `tables` are block numbers per open sequence, named by index; `inherited` are the
+    positions that each found computed: reused at first admission, regained when resumed."""
+
+    step: int
+    id: str
+    resumed: bool
+    indexes: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    inherited: tuple[int, ...]
+    miss: Miss | None = None
+
+
+class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
+    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence."""
+
+    step: int
+    id: str
+    by: str
+    indexes: tuple[int, ...]
+    lost: tuple[int, ...]
+    blocks: int
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The pool and the seats at one moment. `evictions` counts since the start."""
+
+    live: int
+    reusable: int
+    free: int
+    seats_used: int
+    evictions: int
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """One span of a step: `positions` from `start` of sequence `index` of `id`. `doing` names the interval."""
+
+    id: str
+    index: int
+    start: int
+    positions: int
+    drafts: int
+    doing: str
+
+
+class Grown(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks that a running sequence got."""
+
+    id: str
+    index: int
+    blocks: tuple[int, ...]
+
+
+class Stepped(Event, frozen=True, tag="step", kw_only=True):
+    """A step begins to run. `at` is when planning began: from then on the step owns the time.
+
+    `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
+    who waits and is not in it stands behind (Wait(turn, order)).
+    """
+
+    step: int
+    budget: int
+    members: tuple[Member, ...]
+    grown: tuple[Grown, ...]
+    waits: dict[str, Wait]
+    head: str | None
+    waiting: int
+    levels: Levels
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What one span came to. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
+
+    id: str
+    index: int
+    prefilled: int
+    decoded: int
+    recomputed: int
+    rejected: int
+    emitted: int
+    held: int
+    finish: str | None = None
+
+
+class Forked(msgspec.Struct, frozen=True, array_like=True):
+    """A sibling took over `positions` positions from its request's leading sequence, and emitted `emitted`."""
+
+    id: str
+    index: int
+    positions: int
+    resumed: bool
+    emitted: int
+    finish: str | None = None
+
+
+class Committed(Event, frozen=True, tag="committed", kw_only=True):
+    """A step's result is in the books."""
+
+    step: int
+    outcomes: tuple[Outcome, ...]
+    forks: tuple[Forked, ...]
+    levels: Levels
+
+
+class Finished(Event, frozen=True, tag="finished", kw_only=True):
+    """All its sequences ended by themselves."""
+
+    id: str
+    reason: str
+
+
+class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
+    """Someone ended it: `client` (it left), `request` (DELETE), `drain` or `caller` (a library user)."""
+
+    id: str
+    by: str
+
+
+class Failed(Event, frozen=True, tag="failed", kw_only=True):
+    """A step that it was part of failed, or the replica ended."""
+
+    id: str
+    message: str
+
+
+class Delivered(Event, frozen=True, tag="delivered", kw_only=True):
+    """The front handed the last byte to the socket."""
+
+    id: str
+
+
+AnyEvent: TypeAlias = (
+    Received
+    | Arrived
+    | Refused
+    | Admitted
+    | Preempted
+    | Stepped
+    | Committed
+    | Finished
+    | Cancelled
+    | Failed
+    | Delivered
+)

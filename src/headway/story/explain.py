@@ -1,0 +1,88 @@
+"""A record as the public contract shows it, and as plain sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headway.story.record import Record, SequenceRecord
+from headway.story.reducer import Story
+from headway.verdict import Wait
+
+
+def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
+    """`GET /v1/requests/{id}`: plain data, ready for JSON. Times in milliseconds with six decimals."""
+    references = story.references()
+    view: dict[str, Any] = {
+        "id": record.id,
+        "pattern": record.pattern,
+        "stage": str(record.stage),
+        "verdict": verdict_view(story, record, now),
+        "sequences": [_sequence_view(sequence, references) for sequence in record.sequences],
+        "preemptions": record.preemptions,
+        "prefix": {"reused": record.first_reused, "miss": msgspec.to_builtins(record.miss)},
+        "intervals": [_interval_view(i.name, i.on, i.rule, i.ns) for i in record.life(now)],
+        "elapsed_ms": _ms(record.elapsed_ns(now)),
+        "priority": record.priority,
+        "max_tokens": record.max_tokens,
+    }
+    if record.reason is not None:
+        view["reason"] = record.reason
+    if record.message is not None:
+        view["message"] = record.message
+    return view
+
+
+def verdict_view(story: Story, record: Record, now: int) -> dict[str, Any] | None:
+    """The verdict with what is known only when asked: who is ahead, and since when it stands."""
+    if record.verdict is None:
+        return None
+    view: dict[str, Any] = msgspec.to_builtins(record.verdict)
+    if isinstance(record.verdict, Wait):
+        view |= {
+            "ahead": story.ahead(record),
+            "since_step": record.since_step,
+            "since_ms": _ms(now - record.since_at),
+        }
+    return view
+
+
+def timing(record: Record, now: int) -> str:
+    """Where the time went so far, in Server-Timing syntax: `queued;dur=12.1, prefill;dur=40.2`."""
+    totals: dict[str, int] = {}
+    for interval in record.life(now):
+        totals[interval.name] = totals.get(interval.name, 0) + interval.ns
+    return ", ".join(f"{name};dur={ns / 1e6:.1f}" for name, ns in totals.items())
+
+
+def _sequence_view(sequence: SequenceRecord, references: dict[int, int]) -> dict[str, Any]:
+    counts = sequence.counts
+    return {
+        "positions": {
+            "known": sequence.known,
+            "computed": sequence.computed,
+            "reused": counts.reused,
+            "regained": counts.regained,
+            "prefilled": counts.prefilled,
+            "decoded": counts.decoded,
+            "recomputed": counts.recomputed,
+            "rejected": counts.rejected,
+            "lost": counts.lost,
+        },
+        "blocks": {
+            "held": len(sequence.blocks),
+            "shared": sum(references[block] > 1 for block in sequence.blocks),
+        },
+        "tokens": {"prompt": sequence.prompt, "emitted": sequence.emitted},
+    }
+
+
+def _interval_view(name: str, on: str | None, rule: str | None, ns: int) -> dict[str, Any]:
+    if on is None:
+        return {"name": name, "ms": _ms(ns)}
+    return {"name": name, "on": on, "rule": rule, "ms": _ms(ns)}
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 6)

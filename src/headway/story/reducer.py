@@ -1,0 +1,239 @@
+"""The reducer: events in, records out. `why`, the timeline, the page, the log and the metrics read records only.
+
+Folding a step costs in proportion to what moved and what was judged, never to the length of the queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from headway.errors import UnknownRequest
+from headway.request import Stage
+from headway.story import events as ev
+from headway.story.record import Record, SequenceRecord
+from headway.verdict import BEHIND, Go, Verdict, Wait, change_key
+
+#: Which of several things that one step did for a request names its time.
+_PRECEDENCE = ("decode", "prefill", "recompute")
+
+
+class Story:
+    """All live requests and the last `remembered` ended ones.
+
+    `delivers` says that a front will report `Delivered` for each request; without it a life ends with its stage.
+    """
+
+    def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
+        self.live: dict[str, Record] = {}
+        self.ended: OrderedDict[str, Record] = OrderedDict()
+        self.levels = ev.Levels(0, 0, 0, 0, 0)
+        self.step = 0
+        self.stepped_at = 0
+        self._remembered = remembered
+        self._delivers = delivers
+        self._fresh: list[str] = []
+        self._judged: set[str] = set()
+        self._flying: set[str] = set()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.Received: self._received, ev.Arrived: self._arrived, ev.Refused: self._refused,
+            ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
+            ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
+            ev.Failed: self._failed, ev.Delivered: self._delivered,
+        }  # fmt: skip
+
+    def fold(self, event: ev.AnyEvent) -> None:
+        """Take one event into the records. An event about a request that is not known is ignored."""
+        self._handlers[type(event)](event)
+
+    def record(self, request_id: str) -> Record:
+        """The live or remembered record. Raises UnknownRequest."""
+        found = self.live.get(request_id) or self.ended.get(request_id)
+        if found is None:
+            raise UnknownRequest(request_id)
+        return found
+
+    def ahead(self, record: Record) -> int:
+        """How many waiting requests go before this one."""
+        return sum(r.stage is Stage.WAITING and r.order < record.order for r in self.live.values())
+
+    def references(self) -> Counter[int]:
+        """How many sequences hold each live block."""
+        return Counter(block for r in self.live.values() for s in r.sequences for block in s.blocks)
+
+    # -- one method per event --------------------------------------------------------------------------------
+
+    def _received(self, event: ev.Received) -> None:
+        self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
+
+    def _arrived(self, event: ev.Arrived) -> None:
+        record = self.live.get(event.id)
+        if record is None or record.stage is not Stage.RECEIVED:
+            record = self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
+        record.stage = Stage.WAITING
+        record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
+        record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
+        record.turn_to("queued", event.at, "turn", "order")
+        self._fresh.append(event.id)
+
+    def _refused(self, event: ev.Refused) -> None:
+        if record := self.live.get(event.id):
+            self._judge(record, event.verdict, event.at)
+            record.reason = event.reason
+            self._end(record, Stage.REFUSED, event.at)
+
+    def _admitted(self, event: ev.Admitted) -> None:
+        record = self.live.get(event.id)
+        if record is None:
+            return
+        record.stage = Stage.RUNNING
+        record.put_out = False
+        for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
+            sequence = record.sequences[index]
+            sequence.blocks = list(table)
+            self._inherit(sequence, inherited, event.resumed)
+        if not event.resumed:
+            record.first_reused = event.inherited[0]
+            record.miss = event.miss
+
+    def _preempted(self, event: ev.Preempted) -> None:
+        record = self.live.get(event.id)
+        if record is None:
+            return
+        record.stage = Stage.WAITING
+        record.put_out = True
+        record.preemptions += 1
+        for index, lost in zip(event.indexes, event.lost, strict=True):
+            sequence = record.sequences[index]
+            sequence.counts.lost += lost
+            sequence.computed = 0
+            sequence.blocks = []
+        self._judged.add(event.id)
+
+    def _stepped(self, event: ev.Stepped) -> None:
+        self.step, self.stepped_at, self.levels = event.step, event.at, event.levels
+        behind = (self._judged | set(self._fresh)) - event.waits.keys()
+        self._fresh = []
+        self._judged = set(event.waits)
+        for request_id in behind:
+            record = self.live.get(request_id)
+            if record is not None and record.stage is Stage.WAITING:
+                self._wait(record, BEHIND, event.at)
+        for request_id, wait in event.waits.items():
+            if record := self.live.get(request_id):
+                self._wait(record, wait, event.at)
+        self._move_members(event)
+
+    def _move_members(self, event: ev.Stepped) -> None:
+        for request_id, index, blocks in ((g.id, g.index, g.blocks) for g in event.grown):
+            if record := self.live.get(request_id):
+                record.sequences[index].blocks.extend(blocks)
+        moved: dict[str, tuple[int, int]] = {}
+        for member in event.members:
+            doing, positions = moved.get(member.id, (0, 0))
+            moved[member.id] = max(doing, _PRECEDENCE.index(member.doing)), positions + member.positions
+        self._flying = set(moved)
+        for request_id, (doing, positions) in moved.items():
+            if record := self.live.get(request_id):
+                self._judge(record, Go(positions), event.at)
+                record.turn_to(_PRECEDENCE[doing], event.at)
+
+    def _committed(self, event: ev.Committed) -> None:
+        self.levels = event.levels
+        emitting: set[str] = set()
+        for outcome in event.outcomes:
+            record = self.live.get(outcome.id) or self.ended.get(outcome.id)
+            if record is None:
+                continue
+            sequence = record.sequences[outcome.index]
+            counts = sequence.counts
+            counts.prefilled += outcome.prefilled
+            counts.decoded += outcome.decoded
+            counts.recomputed += outcome.recomputed
+            counts.rejected += outcome.rejected
+            sequence.computed += outcome.prefilled + outcome.decoded + outcome.recomputed
+            sequence.emitted += outcome.emitted
+            sequence.finish = outcome.finish
+            sequence.blocks = [] if outcome.finish else sequence.blocks[: outcome.held]
+            if outcome.emitted:
+                emitting.add(outcome.id)
+        for fork in event.forks:
+            if record := self.live.get(fork.id) or self.ended.get(fork.id):
+                sequence = record.sequences[fork.index]
+                self._inherit(sequence, fork.positions, fork.resumed)
+                sequence.emitted += fork.emitted
+                sequence.finish = fork.finish
+        for request_id in emitting:
+            if record := self.live.get(request_id):
+                record.first_token_at = record.first_token_at or event.at
+                record.last_token_at = event.at
+        for request_id in self._flying:
+            record = self.live.get(request_id) or self.ended.get(request_id)
+            if record is not None and record.ended:
+                _drop_blocks(record)
+        self._flying = set()
+
+    def _finished(self, event: ev.Finished) -> None:
+        if record := self.live.get(event.id):
+            record.reason = event.reason
+            self._end(record, Stage.FINISHED, event.at)
+
+    def _cancelled(self, event: ev.Cancelled) -> None:
+        if record := self.live.get(event.id):
+            record.reason = event.by
+            self._end(record, Stage.CANCELLED, event.at)
+
+    def _failed(self, event: ev.Failed) -> None:
+        if record := self.live.get(event.id):
+            record.reason, record.message = "error", event.message
+            self._end(record, Stage.FAILED, event.at)
+
+    def _delivered(self, event: ev.Delivered) -> None:
+        record = self.live.get(event.id)
+        if record is not None and record.ended:
+            self._remember(record, event.at)
+
+    # -- shared ----------------------------------------------------------------------------------------------
+
+    def _judge(self, record: Record, verdict: Verdict | None, at: int) -> None:
+        if change_key(verdict) != change_key(record.verdict):
+            record.since_step, record.since_at = self.step, at
+        record.verdict = verdict
+
+    def _wait(self, record: Record, wait: Wait, at: int) -> None:
+        self._judge(record, wait, at)
+        name = "stalled" if record.stage is Stage.RUNNING else "preempted" if record.put_out else "queued"
+        record.turn_to(name, at, wait.on, wait.rule)
+
+    def _inherit(self, sequence: SequenceRecord, positions: int, resumed: bool) -> None:
+        if resumed:
+            sequence.counts.regained += positions
+        else:
+            sequence.counts.reused += positions
+        sequence.computed += positions
+
+    def _end(self, record: Record, stage: Stage, at: int) -> None:
+        """Its work is over; its time goes on until the last byte is handed over."""
+        record.stage = stage
+        if stage is not Stage.REFUSED:
+            record.verdict = None
+        if record.id not in self._flying:
+            _drop_blocks(record)
+        if self._delivers:
+            record.turn_to("delivery", at)
+        else:
+            self._remember(record, at)
+
+    def _remember(self, record: Record, at: int) -> None:
+        record.end(at)
+        self.live.pop(record.id, None)
+        self.ended[record.id] = record
+        self.ended.move_to_end(record.id)
+        while len(self.ended) > self._remembered:
+            self.ended.popitem(last=False)
+
+
+def _drop_blocks(record: Record) -> None:
+    for sequence in record.sequences:
+        sequence.blocks = []

@@ -1,0 +1,130 @@
+"""A small world for tests: the real engine, policy, memory and story over the fake executor and a modelled clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headway.clock import ModelledClock
+from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
+from headway.engine import Engine, EngineOptions
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import Memory
+from headway.plan import Draw, Sampling
+from headway.planning import no_drafts
+from headway.request import Emission, NewRequest, Request, Stage
+from headway.story.events import AnyEvent, Stepped
+from headway.story.reducer import Story
+from headway.verdict import Wait
+
+
+class World:
+    """Drives an engine and checks the identities after every move."""
+
+    def __init__(
+        self,
+        *,
+        blocks: int = 100,
+        block_tokens: int = 16,
+        prefix_cache: bool = True,
+        drafter: Callable[[list[int]], list[int]] = no_drafts,
+        vocab: int = 997,
+        max_context: int = 1 << 20,
+        **options: object,
+    ) -> None:
+        self.clock = ModelledClock()
+        self.vocab = vocab
+        self.events: list[AnyEvent] = []
+        self.story = Story()
+        self.executor = FakeExecutor(
+            blocks=blocks, block_tokens=block_tokens, vocab=vocab, max_context=max_context, clock=self.clock,
+            cost_ns=linear_cost(step_ns=1_000_000, position_ns=10_000),
+        )  # fmt: skip
+        self.pool = BlockPool(blocks, block_tokens)
+        self.engine = Engine(
+            self.executor, Memory(self.pool, prefix_cache=prefix_cache), self.clock,
+            EngineOptions(**options), emit=self._emit, drafter=drafter,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.asked: dict[str, NewRequest] = {}
+        self.said: dict[tuple[str, int], list[int]] = {}
+        self.finish: dict[tuple[str, int], str] = {}
+
+    def _emit(self, event: AnyEvent) -> None:
+        self.events.append(event)
+        self.story.fold(event)
+
+    def add(self, id: str, prompt: list[int] | int, **fields: object) -> Request:
+        """`prompt` is token ids, or a length (then every request gets different ones)."""
+        if isinstance(prompt, int):
+            salt = sum(map(ord, id)) * 131
+            prompt = [(salt + 7 * i) % self.vocab for i in range(prompt)]
+        new = NewRequest(id=id, prompt=tuple(prompt), **fields)  # type: ignore[arg-type]
+        request = self.engine.add(new)
+        self.asked[id] = new
+        for index in range(new.n):
+            self.said[id, index] = []
+            self.finish.pop((id, index), None)
+        self.engine.check()
+        return request
+
+    def step(self) -> list[Emission]:
+        emissions = self.engine.step()
+        self.note(emissions)
+        return emissions
+
+    def note(self, emissions: list[Emission]) -> None:
+        for emission in emissions:
+            key = emission.id, emission.index
+            assert key not in self.finish, f"{key} emitted after its end"
+            self.said[key].extend(emission.tokens)
+            if emission.finish:
+                self.finish[key] = emission.finish
+        self.engine.check()
+        self.agree()
+
+    def run(self, limit: int = 10_000) -> int:
+        """Step until nothing is alive. Returns how many steps that took."""
+        for count in range(limit):
+            if not self.engine.requests:
+                return count
+            self.step()
+        raise AssertionError(f"still alive after {limit} steps: {list(self.engine.requests)}")
+
+    def agree(self) -> None:
+        """Records folded from events say the same as the engine's own books."""
+        for request in self.engine.requests.values():
+            record = self.story.record(request.id)
+            if request.ended:
+                continue
+            assert record.stage == request.stage
+            assert record.preemptions == request.preemptions
+            for mine, theirs in zip(request.sequences, record.sequences, strict=True):
+                assert theirs.counts == mine.counts, (request.id, theirs.counts, mine.counts)
+                assert theirs.computed == mine.computed and theirs.known == mine.known
+                assert theirs.blocks == (mine.state.blocks if mine.state else [])
+            now = self.clock.now_ns()
+            assert sum(i.ns for i in record.life(now)) == record.elapsed_ns(now)
+
+    def expected(self, id: str, index: int = 0, count: int | None = None) -> list[int]:
+        new = self.asked[id]
+        draw = Draw(index, 0, new.sampling)
+        count = len(self.said[id, index]) if count is None else count
+        return expected_tokens(new.prompt, draw, count, self.vocab)
+
+    def steps(self) -> list[Stepped]:
+        return [event for event in self.events if isinstance(event, Stepped)]
+
+    def spent(self, step: int, id: str) -> int:
+        """Positions that `id` had in step `step` (from 1)."""
+        return sum(member.positions for member in self.steps()[step - 1].members if member.id == id)
+
+    def wait(self, id: str) -> Wait:
+        verdict = self.story.record(id).verdict
+        assert isinstance(verdict, Wait), verdict
+        return verdict
+
+    def counts(self, id: str, index: int = 0):  # noqa: ANN201
+        return self.story.record(id).sequences[index].counts
+
+
+SAMPLED = Sampling(temperature=1.0, seed=1)
+__all__ = ["SAMPLED", "Stage", "World"]
