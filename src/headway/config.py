@@ -71,7 +71,6 @@ class ClientOptions:
     """What the commands that talk to a running server share."""
 
     url: str = option("http://127.0.0.1:8000", "where the server is", metavar="URL")
-    api_key: str | None = option(None, "the key that the server asks for", metavar="KEY")
 
 
 @dataclass(frozen=True)

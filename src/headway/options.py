@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type, notes: Mapping[str
         if spec.parse is switch:
             parser.add_argument(flag(name), action=argparse.BooleanOptionalAction, **common)
         else:
-            common["metavar"] = "{" + ",".join(spec.choices) + "}" if spec.choices else spec.metavar
+            common["metavar"] = "{" + ",".join(spec.choices) + "}" if spec.choices else spec.metavar or "N"
             parser.add_argument(flag(name), action="append" if spec.many else "store", **common)
 
 
@@ -143,12 +143,19 @@ def _from_command_line(cls: type, args: Mapping[str, Any]) -> _Given:
 def _from_environment(cls: type, environ: Mapping[str, str]) -> _Given:
     """An empty variable counts as absent. A variable that looks like a misspelt one of ours is an error; others
     may be there for other reasons (Kubernetes adds HEADWAY_SERVICE_HOST for a service of that name)."""
+    known = {name.upper(): name for name in specs(cls)}
     given: _Given = {}
-    for name, spec in specs(cls).items():
-        variable = PREFIX + name.upper()
-        if environ.get(variable):
-            text = environ[variable]
-            given[name] = (text.split(",") if spec.many else text, variable)
+    for variable, text in environ.items():
+        suffix = variable.removeprefix(PREFIX)
+        if suffix == variable or not text:
+            continue
+        close = difflib.get_close_matches(suffix, known, n=1, cutoff=0.8)
+        if suffix in known:
+            many = specs(cls)[known[suffix]].many
+            given[known[suffix]] = (text.split(",") if many else text, variable)
+        elif close:
+            message = f"the environment has {variable}; did you mean {PREFIX}{close[0]}?"
+            raise ConfigError(flag(known[close[0]]), message)
     return given
 
 
@@ -159,14 +166,13 @@ def _from_file(cls: type, file: str) -> _Given:
         raise ConfigError("--config", f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError("--config", f"{file} is not TOML: {error}") from error
-    known = [name for name in specs(cls) if name != "config"]
+    known = {flag(name).removeprefix("--"): name for name in specs(cls) if name != "config"}
     given: _Given = {}
     for key, value in table.items():
-        name = key.replace("-", "_")
+        name = key.replace("_", "-")
         if name not in known:
-            message = f"{file} has the key {key!r}, which is no option" + _close(name, known)
-            raise ConfigError("--config", message.replace("_", "-") if "_" not in key else message)
-        given[name] = (value, Path(file).name)
+            raise ConfigError("--config", f"{file} has the key {key!r}, which is no option{_close(name, known)}")
+        given[known[name]] = (value, Path(file).name)
     return given
 
 

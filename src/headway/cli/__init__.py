@@ -1,0 +1,58 @@
+"""The commands: each in a module of its own, which is imported only when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from headway import __version__
+from headway.errors import HeadwayError
+
+#: What the list of commands says about each. A module has `add_arguments(parser)` and `run(args) -> int`.
+COMMANDS: dict[str, str] = {
+    "serve": "serve a model over HTTP",
+    "chat": "talk to a running server",
+    "why": "say why a request is where it is",
+    "models": "list the models that have short names, or fetch one",
+    "bench": "measure throughput and latency",
+}
+FAILED = 2
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the process's exit status: what the command says, 2 after an error that Headway
+    explains in one line on stderr, 130 after Ctrl-C. Wrong usage leaves through argparse (SystemExit 2)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] not in COMMANDS:
+        overview = _overview()
+        overview.parse_args(argv)
+        overview.print_help()
+        return 0
+    command = importlib.import_module(f"headway.cli.{argv[0]}")
+    parser = argparse.ArgumentParser(f"headway {argv[0]}", description=_sentence(COMMANDS[argv[0]]))
+    command.add_arguments(parser)
+    args = parser.parse_args(argv[1:])
+    try:
+        return command.run(args)
+    except HeadwayError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _overview() -> argparse.ArgumentParser:
+    """Lists the commands without importing them."""
+    parser = argparse.ArgumentParser("headway", description="An inference serving engine that explains itself.")
+    parser.add_argument("--version", action="version", version=f"headway {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, help in COMMANDS.items():
+        commands.add_parser(name, help=help)
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

