@@ -25,8 +25,8 @@ def resolve(
     Hugging Face id of the same spelling.
 
     `progress(bytes so far, bytes in all or None)` is called during a download; without it a bar is drawn if
-    stderr is a terminal. `cache` is the folder that downloads go to (default: the user's cache). With `offline`
-    nothing is downloaded.
+    stderr is a terminal. `cache` is the folder for downloads (default: the user's cache). With `offline` nothing
+    is downloaded.
 
     Writes to the cache only. Raises ModelNotFound, ChecksumMismatch, UnsupportedModel, or ArtifactError for a
     download that failed.

@@ -72,7 +72,7 @@ DEFAULT = "smollm2-135m"
 
 def not_found(name: str) -> ModelNotFound:
     """The error for a name that means nothing here; it says what would."""
-    close = difflib.get_close_matches(name, ALIASES, n=1)
+    close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]}?" if close else ""
     return ModelNotFound(
         f"no model is called {name!r}, and no such file or folder exists.{guess} "

@@ -1,8 +1,8 @@
 """A `tokenizer.json` from the vocabulary and merges that a GGUF file carries.
 
-Byte-level BPE only: Sennrich et al. 2016 over the bytes of GPT-2 (Radford et al. 2019). How text is split before
-merging is not in the file; GGUF names it (`tokenizer.ggml.pre`), and each name stands for the rules that the
-model's own public `tokenizer.json` holds.
+Byte-level BPE only: Sennrich et al. 2016 over the bytes of GPT-2 (Radford et al. 2019). How text is split
+before merging is not in the file; GGUF names it (`tokenizer.ggml.pre`), and each name stands for the rules that
+the model's own public `tokenizer.json` holds.
 """
 
 from __future__ import annotations

@@ -35,22 +35,22 @@ class Cache:
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
-        """A folder of one's own, gone afterwards, on the same file system as `models/`: what is complete can be
-        renamed into place, so that no other process ever sees half of it. Raises ArtifactError if the cache
+        """A folder of one's own, gone afterwards, on the same file system as `models/`: what is complete can
+        be renamed into place, so that no other process ever sees half of it. Raises ArtifactError if the cache
         cannot be written."""
         try:
             self.models.mkdir(parents=True, exist_ok=True)
             folder = tempfile.TemporaryDirectory(prefix=".partial-", dir=self.models)
         except OSError as error:
             raise ArtifactError(
-                f"cannot write to the cache {self.root}: {error.strerror}; name another folder in HEADWAY_CACHE"
+                f"cannot write to the cache {self.root}: {error.strerror}; name another in HEADWAY_CACHE"
             ) from error
         with folder as path:
             yield Path(path)
 
 
 def publish(source: Path, target: Path) -> None:
-    """Move a complete folder to `target`. If another process was first, its copy stays and `source` is left."""
+    """Move a complete folder to `target`. If another process was first, its copy stays, and so does `source`."""
     try:
         os.rename(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""A model's files, wherever they came from, under one set of names (those of Hugging Face's `config.json`)."""
+"""A model's files, wherever they came from, under one set of names: those of Hugging Face's `config.json`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ModelFiles:
     chat_template  the Jinja source, or None for a model that has none
     bos_id         the token that starts a text, or None; add_bos says whether a plain prompt gets it
     eos_ids        every token that ends an answer (config, generation config and tokenizer together)
-    special        strings that templates refer to, e.g. {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    special        strings that templates refer to, such as {"eos_token": "<|im_end|>"}
     source         one line for people: where the files came from
     """
 

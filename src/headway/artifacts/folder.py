@@ -27,9 +27,7 @@ def load(name: str, place: Place) -> ModelFiles:
     folder = place.path
     config = _json(folder / "config.json")
     if "quantization_config" in config:
-        raise UnsupportedModel(
-            name, "the quantised weights that its config.json describes (quantization_config)"
-        )
+        raise UnsupportedModel(name, "the quantised weights that its config.json describes (quantization_config)")
     if not (folder / "tokenizer.json").is_file():
         raise UnsupportedModel(name, "a tokenizer other than tokenizer.json, which the folder lacks,")
     shards = _shards(name, folder)

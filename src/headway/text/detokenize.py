@@ -1,0 +1,34 @@
+"""Token ids to text as they come: what is emitted is final, and no character is shown before it is whole."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from headway.text.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """The growing text of one sequence.
+
+    All deltas together equal the decoded whole. A character spread over several tokens is held back until its last
+    byte is there, so U+FFFD appears only for bytes that can never become UTF-8. Work per token is proportional to
+    its own bytes. With `skip_special` special tokens add nothing.
+
+    Raises UnsupportedModel at once for a tokenizer that is not byte-level.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+        tokenizer.token_bytes(0)
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids if skip_special else frozenset()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Add tokens; return the text that became certain."""
+        kept = (self._tokenizer.token_bytes(id) for id in ids if id not in self._skipped)
+        return self._decoder.decode(b"".join(kept))
+
+    def finish(self) -> str:
+        """What was held back, as U+FFFD, since the rest of its character will not come."""
+        return self._decoder.decode(b"", final=True)

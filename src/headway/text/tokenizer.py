@@ -1,0 +1,81 @@
+"""Text to token ids and back, by the model's own `tokenizer.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer as Rules
+
+from headway.artifacts.files import ModelFiles
+from headway.errors import UnsupportedModel
+
+
+class Tokenizer:
+    """One model's tokenizer. Nothing here changes after construction but a memo of token bytes.
+
+    Raises UnsupportedModel if the file is of a kind that the `tokenizers` library does not know.
+    """
+
+    def __init__(self, files: ModelFiles) -> None:
+        try:
+            self._rules = Rules.from_file(str(files.tokenizer))
+        except Exception as error:  # the library raises bare Exception
+            raise UnsupportedModel(files.name, f"a tokenizer.json of another kind ({error})") from error
+        self._name = files.name
+        self._begin = (files.bos_id,) if files.bos_id is not None else ()
+        self._add_bos = files.add_bos
+        added = self._rules.get_added_tokens_decoder()
+        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self._bytes: dict[int, bytes] = {}
+        decoder = json.loads(self._rules.to_str())["decoder"]
+        self._byte_level = decoder is not None and decoder["type"] == "ByteLevel"
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, added ones included."""
+        return self._rules.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
+        """The text's token ids; special tokens spelled out in it become those tokens.
+
+        With `add_bos` the begin token comes first; None means what the model's files say for a plain prompt. A
+        rendered chat template spells its own begin token, so it is encoded with False.
+        """
+        begin = self._begin if (self._add_bos if add_bos is None else add_bos) else ()
+        return [*begin, *self._rules.encode(text, add_special_tokens=False).ids]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of the ids together; bytes that are no UTF-8 become U+FFFD."""
+        return self._rules.decode(list(ids), skip_special_tokens=skip_special)
+
+    def token(self, id: int) -> str | None:
+        """How the vocabulary spells a token, or None for an id outside it."""
+        return self._rules.id_to_token(id)
+
+    def token_bytes(self, id: int) -> bytes:
+        """What a token adds to the text, in UTF-8; a character may be spread over several tokens. An id outside
+        the vocabulary adds nothing. Raises UnsupportedModel unless the tokenizer is byte-level."""
+        if id not in self._bytes:
+            if not self._byte_level:
+                raise UnsupportedModel(self._name, "text generation with a tokenizer that is not byte-level BPE")
+            spelled = self._rules.id_to_token(id) or ""
+            try:
+                self._bytes[id] = bytes(_BYTES[character] for character in spelled)
+            except KeyError:  # an added token is spelled as it reads
+                self._bytes[id] = spelled.encode()
+        return self._bytes[id]
+
+
+def _byte_spelling() -> dict[str, int]:
+    """How byte-level vocabularies spell each byte as one visible character.
+
+    Bytes that are visible in Latin-1 stand for themselves, the others, in order, for U+0100 and on (Radford et
+    al. 2019, `bytes_to_unicode` of the GPT-2 release).
+    """
+    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + rank): byte for rank, byte in enumerate(hidden)}
+
+
+_BYTES = _byte_spelling()
