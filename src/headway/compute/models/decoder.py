@@ -1,0 +1,125 @@
+"""One Llama-family decoder over the flattened positions of a step, with paged state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from headway.compute.kernels.attention import StepAttention
+from headway.compute.kernels.linear import Pack, Product
+from headway.compute.models.spec import DecoderSpec
+
+Norm = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's products and norms; `qkv` and `gate_up` are fused. `qk_norm` is None where there is none."""
+
+    attention_norm: Norm
+    qkv: Product
+    qk_norm: Norm | None
+    o: Product
+    mlp_norm: Norm
+    gate_up: Product
+    down: Product
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """What one step evaluates, padded to a number of rows whose bits do not depend on it.
+
+    tokens, positions   [rows]
+    attention           the step's spans over the state
+    logit_rows          rows whose logits are asked for; may be empty
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    attention: StepAttention
+    logit_rows: torch.Tensor
+
+
+class Decoder:
+    """Weights ready to run. Call it inside `torch.inference_mode`."""
+
+    def __init__(self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], pack: Pack, positions: int) -> None:
+        """`tensors` are canonical (see `text/weights.py`); `positions` bounds the positions ever evaluated.
+
+        The embedding stays where `tensors` has it (a view of a mapped file): a lookup reads single rows.
+        """
+        self.spec = spec
+        self._embedding = tensors["embedding"]
+        self._layers = [_layer(spec, tensors, f"layers.{i}.", pack) for i in range(spec.layers)]
+        self._norm = rms_norm(tensors["norm"], spec.norm_eps)
+        self._head = pack(tensors["embedding" if spec.tied else "head"], None)
+        cos, sin = spec.rope.table(positions, spec.head_dim)
+        # Scores are scaled on the queries' side, and that within the rotation: one product less per layer.
+        scale = torch.ones(1, spec.heads + spec.kv_heads, 1)
+        scale[:, : spec.heads] = spec.head_dim**-0.5
+        self._cos, self._sin, self._scale = cos, sin, scale
+
+    def __call__(self, step: StepInput) -> torch.Tensor:
+        """Logits [len(logit_rows), vocab], fp32. Writes the state of the step's positions."""
+        spec, attention = self.spec, step.attention
+        heads, turned = spec.heads, spec.heads + spec.kv_heads
+        cos = self._cos.index_select(0, step.positions).unsqueeze(1) * self._scale
+        sin = self._sin.index_select(0, step.positions).unsqueeze(1) * self._scale
+        x = F.embedding(step.tokens, self._embedding).float()
+        for index, layer in enumerate(self._layers):
+            qkv = layer.qkv(layer.attention_norm(x)).view(-1, turned + spec.kv_heads, spec.head_dim)
+            qk = qkv[:, :turned]
+            if layer.qk_norm is not None:
+                qk = layer.qk_norm(qk)
+            qk = torch.addcmul(qk * cos, qk.roll(spec.head_dim // 2, -1), sin)
+            x += layer.o(attention(index, qk, qkv[:, turned:]))
+            x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x))))
+        if not step.logit_rows.numel():
+            return x.new_empty(0, spec.vocab)
+        return self._head(self._norm(x.index_select(0, step.logit_rows)))
+
+
+def rms_norm(weight: torch.Tensor, eps: float) -> Norm:
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension (Zhang and Sennrich 2019).
+
+    Composed from operators that are quicker together than F.rms_norm on few rows; √size is folded into the weight.
+    """
+    size = weight.shape[-1]
+    scaled = weight.float() * size**0.5
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().add_(eps * size).rsqrt_()
+        return (x * inverse).mul_(scaled)
+
+    return norm
+
+
+def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) · up (Shazeer 2020). Not F.silu: its vectorised and scalar paths differ in the last bit, and which
+    one an element takes depends on the number of rows and threads. The operators here agree on both paths."""
+    gate, up = gate_up.chunk(2, -1)
+    denominator = gate.neg().exp_().add_(1)
+    return torch.div(gate, denominator, out=denominator).mul_(up)
+
+
+def _layer(spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], prefix: str, pack: Pack) -> Layer:
+    def product(name: str) -> Product:
+        return pack(tensors[f"{prefix}{name}.weight"], tensors.get(f"{prefix}{name}.bias"))
+
+    qk_norm = None
+    if spec.qk_norm:
+        query, key = (tensors[f"{prefix}{name}_norm"].float() for name in ("q", "k"))
+        per_head = torch.cat((query.expand(spec.heads, -1), key.expand(spec.kv_heads, -1)))
+        qk_norm = rms_norm(per_head, spec.norm_eps)
+    return Layer(
+        attention_norm=rms_norm(tensors[f"{prefix}attention_norm"], spec.norm_eps),
+        qkv=product("qkv"),
+        qk_norm=qk_norm,
+        o=product("o"),
+        mlp_norm=rms_norm(tensors[f"{prefix}mlp_norm"], spec.norm_eps),
+        gate_up=product("gate_up"),
+        down=product("down"),
+    )

@@ -1,0 +1,163 @@
+"""The text executor: plans in, tokens out, over a pool of paged state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from headway.artifacts.files import ModelFiles
+from headway.compute.executor import ModelFacts
+from headway.compute.kernels.attention import PagedState, StepAttention, probe_rows
+from headway.compute.kernels.linear import choose_weights, probe_products
+from headway.compute.models.decoder import Decoder, StepInput
+from headway.compute.models.spec import DecoderSpec
+from headway.compute.sampling import choose, verify
+from headway.compute.text.weights import DTYPES, Progress, load_tensors
+from headway.errors import ConfigError
+from headway.plan import Draw, Span, StepPlan, StepResult
+
+
+def state_format(state: str, weights: str) -> str:
+    """`auto` resolved: fp32 with fp32 weights, else bf16. Raises ConfigError for a format not implemented."""
+    if state == "auto":
+        return "fp32" if weights == "fp32" else "bf16"
+    if state not in DTYPES:
+        raise ConfigError("--state", f"{state} is not implemented for text models; use auto, fp32 or bf16")
+    return state
+
+
+def block_bytes(spec: DecoderSpec, block_tokens: int, state: str) -> int:
+    """Bytes of one block's keys and values, all layers; `state` is fp32 or bf16."""
+    return 2 * spec.layers * spec.kv_heads * spec.head_dim * block_tokens * DTYPES[state].itemsize
+
+
+def pool_blocks(spec: DecoderSpec, block_tokens: int, state: str, memory_bytes: int) -> int:
+    """Whole blocks in `memory_bytes`. Raises ConfigError if there is not even one."""
+    one = block_bytes(spec, block_tokens, state)
+    if memory_bytes < one:
+        raise ConfigError("--memory", f"{memory_bytes} bytes are less than one block of {spec.name} ({one} bytes)")
+    return memory_bytes // one
+
+
+class TextExecutor:
+    """Implements `Executor` for the pattern `text`. Make one with `load`. Not safe for concurrent calls."""
+
+    def __init__(
+        self, facts: ModelFacts, decoder: Decoder, state: PagedState, rows: Callable[[int], int], min_rows: int
+    ) -> None:
+        """`rows` and `min_rows`: what numbers of rows are padded to, see `kernels`."""
+        self._facts, self._decoder, self._state = facts, decoder, state
+        self._rows, self._min_rows = rows, min_rows
+        self.blocks = state.blocks
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    @classmethod
+    def load(
+        cls,
+        files: ModelFiles,
+        *,
+        cache: Path,
+        blocks: int | None = None,
+        memory_bytes: int | None = None,
+        block_tokens: int = 16,
+        weights: str = "auto",
+        state: str = "auto",
+        threads: int | None = None,
+        max_step_positions: int = 512,
+        progress: Progress | None = None,
+    ) -> TextExecutor:
+        """Bring a model to where it can run: exactly one of `blocks` and `memory_bytes` sizes the pool.
+
+        cache       folder of files made at the first start (see `text/weights.py`)
+        threads     of torch, for the whole process; None leaves torch's choice
+        progress    called with (done_bytes, total_bytes) while the cache file is made
+
+        Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
+        """
+        if (blocks is None) == (memory_bytes is None):
+            raise ValueError("give either blocks or memory_bytes")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        spec = DecoderSpec.from_config(files.config, files.name)
+        with torch.inference_mode():
+            weights = choose_weights(weights)
+            state = state_format(state, weights)
+            blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
+            tensors, weights_bytes = load_tensors(spec, files, weights, cache, progress)
+            products = probe_products(weights, max_step_positions)
+            min_rows, attention_words = probe_rows(spec.head_dim)
+            decoder = Decoder(spec, tensors, products.pack, min(spec.max_context, blocks * block_tokens))
+            paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
+        facts = ModelFacts(
+            name=files.name,
+            revision=files.revision,
+            pattern="text",
+            vocab=spec.vocab,
+            max_context=spec.max_context,
+            weights_format=weights,
+            weights_bytes=weights_bytes,
+            state_format=state,
+            block_bytes=block_bytes(spec, block_tokens, state),
+            eos_ids=files.eos_ids,
+            kernels={"products": products.words, "attention": attention_words},
+        )
+        return cls(facts, decoder, paged, products.rows, min_rows)
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        """See `Executor.run`. Raises ValueError for a plan that breaks its own rules."""
+        tokens: tuple[tuple[int, ...], ...] = ()
+        if plan.spans:
+            rows, picks = _picks(plan.spans)
+            logits = self._decoder(self._input(plan.spans, rows))
+            chosen = iter(choose(logits, picks))
+            tokens = tuple(_answer(span, chosen) for span in plan.spans)
+        if plan.copies:
+            self._state.copy(plan.copies)
+        return StepResult(tokens)
+
+    def _input(self, spans: tuple[Span, ...], logit_rows: list[int]) -> StepInput:
+        count = sum(len(span.tokens) for span in spans)
+        padding = self._rows(count) - count
+        tokens = [token for span in spans for token in span.tokens] + [0] * padding
+        positions = [position for span in spans for position in range(span.start, span.end)] + [0] * padding
+        logit_rows = logit_rows + [0] * (self._rows(len(logit_rows)) - len(logit_rows))
+        return StepInput(
+            tokens=torch.tensor(tokens),
+            positions=torch.tensor(positions),
+            attention=StepAttention(self._decoder.spec, self._state, spans, count + padding, self._min_rows),
+            logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+        )
+
+
+def _picks(spans: tuple[Span, ...]) -> tuple[list[int], list[tuple[int, Draw]]]:
+    """The step's rows whose logits are needed, and every token to choose as (index among those rows, draw).
+
+    A span with drafts has one pick per verified position and one after the last; each for its own position.
+    """
+    rows: list[int] = []
+    picks: list[tuple[int, Draw]] = []
+    end = 0
+    for span in spans:
+        end += len(span.tokens)
+        if span.drafts:
+            (draw,) = span.draws
+            for back in range(span.drafts, -1, -1):
+                picks.append((len(rows), replace(draw, position=span.end - back)))
+                rows.append(end - 1 - back)
+        elif span.draws:
+            picks += [(len(rows), draw) for draw in span.draws]
+            rows.append(end - 1)
+    return rows, picks
+
+
+def _answer(span: Span, chosen: Iterator[int]) -> tuple[int, ...]:
+    if span.drafts:
+        return verify([next(chosen) for _ in range(span.drafts + 1)], span.tokens[-span.drafts :])
+    return tuple(next(chosen) for _ in span.draws)
