@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from world import World
 
 from headway.request import Stage
+from world import World
 
 
 def decoding_world(step_tokens: int) -> World:

@@ -122,7 +122,7 @@ class World:
         assert isinstance(verdict, Wait), verdict
         return verdict
 
-    def counts(self, id: str, index: int = 0):  # noqa: ANN201
+    def counts(self, id: str, index: int = 0):
         return self.story.record(id).sequences[index].counts
 
 

@@ -164,6 +164,8 @@ class Story:
                 self._inherit(sequence, fork.positions, fork.resumed)
                 sequence.emitted += fork.emitted
                 sequence.finish = fork.finish
+                if fork.finish:
+                    sequence.blocks = []
         for request_id in emitting:
             if record := self.live.get(request_id):
                 record.first_token_at = record.first_token_at or event.at

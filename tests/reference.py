@@ -1,0 +1,101 @@
+"""The whole waiting policy again, as plainly as it can be said: plain counts, no blocks with names, no prefix cache,
+one sequence per request. The engine must agree with it on every verdict and every position of every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Plain:
+    id: str
+    prompt: int
+    emits: int
+    priority: int
+    arrival: int
+    known: int = 0
+    computed: int = 0
+    held: int = 0
+    overtaken: int = 0
+
+
+class Reference:
+    def __init__(self, blocks: int, size: int, seats: int, budget: int, bypass: int, by_priority: bool) -> None:
+        self.free, self.size, self.seats, self.budget, self.bypass = blocks, size, seats, budget, bypass
+        self.order = (lambda r: (r.priority, r.arrival)) if by_priority else (lambda r: (r.arrival,))
+        self.waiting: list[Plain] = []
+        self.running: list[Plain] = []
+
+    def blocks(self, positions: int) -> int:
+        return -(-positions // self.size)
+
+    def add(self, request: Plain) -> None:
+        request.known = request.prompt
+        self.waiting.append(request)
+
+    def cancel(self, id: str) -> None:
+        for r in [r for r in self.running if r.id == id]:
+            self.free += r.held
+        self.waiting = [r for r in self.waiting if r.id != id]
+        self.running = [r for r in self.running if r.id != id]
+
+    def step(self) -> tuple[dict[str, tuple], dict[str, int]]:
+        """(who waits and why: (on, rule, need, have), who moves by how many positions)"""
+        waits: dict[str, tuple] = {}
+        moves: dict[str, int] = {}
+        left = self.budget
+        for r in sorted(self.running, key=lambda r: (r.priority, r.arrival)):
+            while r in self.running and r.known - r.computed == 1 and self.blocks(r.known) - r.held > self.free:
+                victim = max(self.running, key=lambda v: (v.priority, v.arrival))
+                self.free += victim.held
+                victim.held = victim.computed = 0
+                self.running.remove(victim)
+                self.waiting.append(victim)
+            if r in self.running and r.known - r.computed == 1:
+                grown = max(0, self.blocks(r.known) - r.held)
+                self.free -= grown
+                r.held += grown
+                moves[r.id] = 1
+                left -= 1
+        for r in sorted(self.running, key=self.order):
+            if r.id not in moves:
+                if left == 0:
+                    waits[r.id] = ("turn", "budget", 1, 0)
+                else:
+                    moves[r.id] = min(left, r.known - r.computed)
+                    left -= moves[r.id]
+        head, behind = None, 0
+        for r in sorted(self.waiting, key=self.order):
+            if head and (behind == self.bypass or head.overtaken == self.bypass):
+                break
+            behind += head is not None
+            need = self.blocks(r.known + 1)
+            if len(self.running) == self.seats:
+                waits[r.id] = ("turn", "seats", 1, 0)
+            elif need > self.free:
+                waits[r.id] = ("space", "blocks", need, self.free)
+            elif left == 0:
+                waits[r.id] = ("turn", "budget", 1, 0)
+            else:
+                self.free -= need
+                r.held = need
+                r.overtaken = 0
+                self.waiting.remove(r)
+                self.running.append(r)
+                moves[r.id] = min(left, r.known)
+                left -= moves[r.id]
+                if head:
+                    head.overtaken += 1
+                continue
+            head = head or r
+            if left == 0 and waits[r.id][1] == "budget":
+                break
+        return waits, moves
+
+    def commit(self, moves: dict[str, int]) -> None:
+        for r in [r for r in self.running if r.id in moves]:
+            r.computed += moves[r.id]
+            r.known += r.computed == r.known
+            if r.known - r.prompt == r.emits:
+                self.free += r.held
+                self.running.remove(r)

@@ -1,0 +1,161 @@
+"""The engine under random lives: whatever happens, the identities hold and the tokens are the right ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headway.plan import Sampling
+from headway.request import Stage
+from headway.story.events import Committed
+from headway.verdict import Go, Never, Wait
+from world import World
+
+PROMPTS = st.one_of(
+    st.integers(1, 30).map(lambda length: list(range(length))),  # prompts that share prefixes
+    st.lists(st.integers(0, 3), min_size=1, max_size=30),
+)
+
+
+class Lives(RuleBasedStateMachine):
+    """Arrivals, cancels at any point (between plan and commit too), failures, and steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.plan = None
+        self.broken: set[str] = set()
+
+    @initialize(
+        blocks=st.integers(1, 40), block_tokens=st.integers(1, 8), seats=st.integers(1, 6),
+        extra=st.integers(0, 20), bypass=st.integers(0, 4), cache=st.booleans(),
+        policy=st.sampled_from(["fcfs", "priority"]), guesses=st.integers(0, 3),
+    )  # fmt: skip
+    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses):
+        self.world = World(
+            blocks=blocks, block_tokens=block_tokens, seats=seats, step_tokens=seats + extra, max_bypass=bypass,
+            prefix_cache=cache, policy=policy, vocab=5, max_context=200,
+            drafter=lambda tokens: [(tokens[-1] + i) % 5 for i in range(guesses)],
+        )  # fmt: skip
+
+    @rule(prompt=PROMPTS, n=st.integers(1, 3), max_tokens=st.none() | st.integers(1, 12),
+          priority=st.integers(-1, 1), salt=st.sampled_from(["", "s"]), stop=st.integers(0, 9),
+          temperature=st.sampled_from([0.0, 1.0]))  # fmt: skip
+    def add(self, prompt, n, max_tokens, priority, salt, stop, temperature):
+        self.count += 1
+        prompt = [token % 5 for token in prompt]
+        self.world.add(f"r{self.count}", prompt, n=n, max_tokens=max_tokens, priority=priority, cache_salt=salt,
+                       stop_ids=(stop,), sampling=Sampling(temperature=temperature, seed=3))  # fmt: skip
+
+    @precondition(lambda self: self.plan is None)
+    @rule(steps=st.integers(1, 6))
+    def step(self, steps):
+        for _ in range(steps):
+            self.world.step()
+            self.look_at_verdicts()
+
+    @precondition(lambda self: self.plan is None)
+    @rule()
+    def only_plan(self):
+        self.plan = self.world.engine.plan()
+        self.world.engine.check()
+
+    @precondition(lambda self: self.plan is not None)
+    @rule()
+    def run_and_commit(self):
+        plan, self.plan = self.plan, None
+        self.world.note(self.world.engine.commit(self.world.executor.run(plan)))
+
+    @precondition(lambda self: self.plan is not None)
+    @rule()
+    def run_fails(self):
+        self.plan = None
+        engine = self.world.engine
+        flying = {entry.request.id for entry in engine._flight.entries if not entry.request.ended}
+        others = {id: request.stage for id, request in engine.requests.items() if id not in flying}
+        engine.abort("the machine broke")
+        self.broken |= flying
+        assert all(self.world.story.record(id).stage is Stage.FAILED for id in flying)
+        assert all(id not in engine.requests or engine.requests[id].stage is stage for id, stage in others.items())
+        self.world.note([])
+
+    @rule(pick=st.integers(0, 1000))
+    def cancel(self, pick):
+        alive = [r for r in self.world.engine.requests.values() if not r.ended]
+        if alive:
+            request = alive[pick % len(alive)]
+            self.broken.add(request.id)
+            self.world.engine.cancel(request.id)
+            self.world.engine.check()
+            self.world.agree()
+
+    def look_at_verdicts(self):
+        if not self.world.steps():
+            return
+        event = self.world.steps()[-1]
+        levels = event.levels
+        assert levels.live + levels.reusable + levels.free == self.world.pool.total
+        for wait in event.waits.values():
+            assert wait.short == wait.need - wait.have > 0
+            assert wait.have >= 0
+            assert len(wait.holders) <= 5
+        if event.head is not None:
+            assert event.head in event.waits
+        for member in event.members:
+            assert isinstance(self.world.story.record(member.id).verdict, Go | Wait | None)
+
+    @invariant()
+    def emitted_tokens_are_the_right_ones(self):
+        if not hasattr(self, "world"):
+            return
+        for (id, index), said in self.world.said.items():
+            assert said == self.world.expected(id, index)
+
+    def teardown(self):
+        if not hasattr(self, "world"):
+            return
+        if self.plan is not None:
+            self.run_and_commit()
+        self.world.run()
+        world = self.world
+        assert world.pool.live == 0
+        for id, new in world.asked.items():
+            record = world.story.record(id)
+            if record.stage is Stage.REFUSED:
+                assert isinstance(record.verdict, Never) and record.verdict.need > record.verdict.limit
+            elif id not in self.broken:
+                assert record.stage is Stage.FINISHED
+                for index in range(new.n):
+                    said, finish = world.said[id, index], world.finish[id, index]
+                    assert finish == ("stop" if said[-1] in new.stop_ids else "length")
+                    assert not set(said[:-1]) & set(new.stop_ids)
+                    if new.max_tokens is not None and finish == "length":
+                        assert len(said) == new.max_tokens
+        self.sum_up()
+
+    def sum_up(self):
+        """Evaluated positions, told three ways, are the same."""
+        committed = [
+            outcome for event in self.world.events if isinstance(event, Committed) for outcome in event.outcomes
+        ]
+        told = sum(o.prefilled + o.decoded + o.recomputed + o.rejected for o in committed)
+        run = {event.step for event in self.world.events if isinstance(event, Committed) and event.outcomes}
+        planned = sum(m.positions for event in self.world.steps() if event.step in run for m in event.members)
+        assert told == planned
+        counts = [s.counts for record in self.world.story.ended.values() for s in record.sequences]
+        assert told == sum(c.prefilled + c.decoded + c.recomputed + c.rejected for c in counts)
+
+
+Lives.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    report_multiple_bugs=False,
+)
+test_whatever_happens_the_identities_hold_and_the_tokens_are_right = pytest.mark.filterwarnings("default")(
+    Lives.TestCase
+)

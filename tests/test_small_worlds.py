@@ -1,0 +1,83 @@
+"""Every small world: block size 2, two or three requests, prompts to 5, outputs to 3, pools to 6 blocks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from headway.request import Stage
+from reference import Plain, Reference
+from world import World
+
+SHAPES = [(prompt, emits) for prompt in range(1, 6) for emits in range(1, 4)]
+
+
+def live_through(shapes, blocks, *, seats, budget, bypass, gaps, prefix_cache, same=False):
+    """One world, compared step by step with the plain reference (where that applies) and with the true tokens."""
+    world = World(blocks=blocks, block_tokens=2, seats=seats, step_tokens=budget, max_bypass=bypass,
+                  prefix_cache=prefix_cache)  # fmt: skip
+    plain = None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, by_priority=False)
+    arrivals = list(zip(shapes, gaps, strict=True))
+    taken = 0
+    for tick in range(200):
+        while taken < len(arrivals) and arrivals[taken][1] <= tick:
+            (prompt, emits), _ = arrivals[taken]
+            id = f"r{taken}"
+            request = world.add(id, list(range(prompt)) if same else prompt, max_tokens=emits)
+            fits = -(-(prompt + emits) // 2) <= blocks
+            assert (request.stage is Stage.REFUSED) == (not fits)
+            if plain and fits:
+                plain.add(Plain(id, prompt, emits, 0, taken))
+            taken += 1
+        if not world.engine.requests and taken == len(arrivals):
+            break
+        world.step()
+        if plain and world.steps():
+            compare(world, plain)
+    else:
+        raise AssertionError("the world did not end")
+    assert world.pool.live == 0
+    for id, new in world.asked.items():
+        record = world.story.record(id)
+        if record.stage is not Stage.REFUSED:
+            assert world.said[id, 0] == world.expected(id, 0, new.max_tokens)
+    evaluated = sum(m.positions for event in world.steps() for m in event.members)
+    counts = [s.counts for record in world.story.ended.values() for s in record.sequences]
+    assert evaluated == sum(c.prefilled + c.decoded + c.recomputed + c.rejected for c in counts)
+    return world
+
+
+def compare(world: World, plain: Reference) -> None:
+    if not plain.running and not plain.waiting:
+        return
+    waits, moves = plain.step()
+    event = world.steps()[-1]
+    assert {id: (w.on, w.rule, w.need, w.have) for id, w in event.waits.items()} == waits
+    assert {m.id: m.positions for m in event.members} == moves
+    assert all(w.short == w.need - w.have > 0 for w in event.waits.values())
+    plain.commit(moves)
+
+
+PAIRS = list(itertools.product(SHAPES, repeat=2))
+
+
+@pytest.mark.parametrize("blocks", range(1, 7))
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_every_pair_of_requests_ends_with_the_right_tokens_and_the_plain_reference_agrees(blocks, prefix_cache):
+    for shapes in PAIRS:
+        for gap, budget in itertools.product((0, 1, 3), (2, 6)):
+            live_through(shapes, blocks, seats=2, budget=budget, bypass=1, gaps=(0, gap), prefix_cache=prefix_cache,
+                         same=prefix_cache)  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", range(2, 7))
+def test_every_triple_of_requests_ends_with_the_right_tokens_and_the_plain_reference_agrees(blocks):
+    for shapes in itertools.product(SHAPES, repeat=3):
+        live_through(shapes, blocks, seats=2, budget=3, bypass=1, gaps=(0, 0, 1), prefix_cache=False)
+
+
+@pytest.mark.parametrize("blocks", range(2, 7))
+def test_every_triple_of_equal_prompts_shares_what_it_may_and_never_wrong_state(blocks):
+    for shapes in itertools.product(SHAPES, repeat=3):
+        live_through(shapes, blocks, seats=3, budget=4, bypass=2, gaps=(0, 1, 2), prefix_cache=True, same=True)
