@@ -164,3 +164,10 @@ def test_a_preview_of_progress_computed_is_prompt_plus_emitted_less_one():
         world.step()
         sequence = request.sequences[0]
         assert sequence.computed == 40 + sequence.emitted - 1
+
+
+def test_a_prompt_whose_last_position_comes_alone_forks_all_its_sequences_even_with_drafts():
+    world = World(blocks=20, block_tokens=7, step_tokens=4, seats=4, drafter=lambda tokens: [1])
+    world.add("a", 17, n=3, max_tokens=3)  # chunks of 4, 4, 4, 4 and 1
+    world.run()
+    assert all(world.said["a", index] == world.expected("a", index, 3) for index in range(3))

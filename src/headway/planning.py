@@ -177,8 +177,9 @@ class Planning:
             self._grown.append(Grown(request.id, sequence.index, tuple(blocks)))
 
     def _drafts(self, request: Request, sequence: Sequence) -> list[int]:
-        """Guesses to verify beside one decode position, with the blocks for them."""
-        guesses = self._engine.drafter(sequence.tokens)
+        """Guesses to verify beside one decode position, with the blocks for them. None beside a prompt's last
+        position: its draws may be the first tokens of several sequences."""
+        guesses = self._engine.drafter(sequence.tokens) if sequence.emitted else []
         if not guesses:
             return []
         assert sequence.state is not None
