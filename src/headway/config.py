@@ -1,5 +1,7 @@
 """The options of the commands. `options.py` says how each is read; nothing else in Headway reads the environment."""
 
+# ruff: noqa: RUF009  (`option` makes a dataclass field)
+
 from __future__ import annotations
 
 import argparse

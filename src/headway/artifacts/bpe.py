@@ -106,17 +106,21 @@ def _build(name: str, metadata: Mapping[str, Any], splitting: _Splitting) -> Tok
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=splitting.whole_pieces))
     if splitting.nfc:
         tokenizer.normalizer = normalizers.NFC()
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splitting.pattern is None)
-    steps = [byte_level]
-    if splitting.pattern is not None:
-        steps.insert(0, pre_tokenizers.Split(Regex(splitting.pattern), behavior="isolated"))
-    if splitting.single_digits:
-        steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.pre_tokenizer = _pre_tokenizer(splitting)
     tokenizer.decoder = decoders.ByteLevel()
     types = metadata.get("tokenizer.ggml.token_type", ())
     tokenizer.add_tokens([_added(tokens[id], type) for id, type in enumerate(types) if type in _ADDED])
     return tokenizer
+
+
+def _pre_tokenizer(splitting: _Splitting) -> pre_tokenizers.PreTokenizer:
+    steps: list[pre_tokenizers.PreTokenizer] = []
+    if splitting.single_digits:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if splitting.pattern is not None:
+        steps.append(pre_tokenizers.Split(Regex(splitting.pattern), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splitting.pattern is None))
+    return pre_tokenizers.Sequence(steps)
 
 
 _ADDED = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)

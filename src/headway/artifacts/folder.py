@@ -120,7 +120,7 @@ def _adds_bos(tokenizer: Tokenizer, tokenizer_config: dict[str, Any], bos_id: in
 def _eos_ids(
     config: dict[str, Any], generation: dict[str, Any], tokenizer: Tokenizer, special: dict[str, str]
 ) -> tuple[int, ...]:
-    ids: list[int] = []
+    ids: list[int | None] = []
     for source in (config, generation):
         value = source.get("eos_token_id")
         ids += value if isinstance(value, list) else [value]
@@ -140,16 +140,15 @@ class FolderTensors:
         return [name for header in self._headers.values() for name in header]
 
     def read(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Every tensor once, as float32. Those stored so are read-only views of the file, not copies."""
+        """Every tensor once, as float32. Those stored so are views of the file, not copies; writing to one
+        leaves the file as it is."""
         for shard, header in self._headers.items():
-            data = np.memmap(shard, np.uint8, "r")
+            data = np.memmap(shard, np.uint8, "c")
             for name, entry in header.items():
                 start, end = entry["data_offsets"]
-                values = data[start:end].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-                yield (
-                    name,
-                    widened_bf16(values) if entry["dtype"] == "BF16" else values.astype("<f4", copy=False),
-                )
+                kind = entry["dtype"]
+                values = data[start:end].view(_DTYPES[kind]).reshape(entry["shape"])
+                yield name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
 
     def _header(self, shard: Path) -> dict[str, Any]:
         """Names to entries whose `data_offsets` count from the start of the file, in the order of the bytes.

@@ -97,7 +97,7 @@ def read_tensor(header: Header, place: TensorPlace) -> np.ndarray:
 
 
 class GgufTensors:
-    """The weights of a GGUF file under Hugging Face's names. Raises UnsupportedModel for a tensor of no known role."""
+    """The weights of a GGUF file under Hugging Face's names. Raises UnsupportedModel for an unknown tensor."""
 
     def __init__(self, name: str, header: Header, config: dict[str, Any]) -> None:
         self._name = name

@@ -17,8 +17,8 @@ def of_identity(identity: str) -> str:
 def of_files(paths: list[Path]) -> str:
     """From files on disk, without reading them whole, so that a start does not hash gigabytes.
 
-    Hashed are each file's name, size and modification time, its first 64 KiB (the header of both formats lies
-    there) and 64 evenly spaced samples of 64 KiB. A change of weights by any ordinary tool changes size or time.
+    Hashed are each file's name, size and modification time, and 64 evenly spaced samples of 64 KiB, the first at
+    its start, where the header of both formats lies. A change of weights by any ordinary tool changes size or time.
     A copy that gets new times gets a new revision too, which costs reuse but is never wrong. Only an edit in
     place that keeps the size, restores the time and misses every sample goes unnoticed.
     """

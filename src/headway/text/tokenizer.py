@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer as Rules
+from tokenizers import decoders
 
 from headway.artifacts.files import ModelFiles
 from headway.errors import UnsupportedModel
@@ -28,8 +28,7 @@ class Tokenizer:
         added = self._rules.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
-        decoder = json.loads(self._rules.to_str())["decoder"]
-        self._byte_level = decoder is not None and decoder["type"] == "ByteLevel"
+        self._byte_level = isinstance(self._rules.decoder, decoders.ByteLevel)
 
     @property
     def vocabulary(self) -> int:

@@ -1,0 +1,66 @@
+"""Stop strings across the borders of pieces, against a search of the whole text."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headway.errors import InvalidRequest
+from headway.text.stops import StopMatcher
+
+FEW = st.text(alphabet="ab\n", max_size=30)
+STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4)
+
+
+def cut_by_searching(text: str, stops: list[str]) -> tuple[str, bool]:
+    """The first character at which a stop string is complete; before the longest one that ends there."""
+    for end in range(1, len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            return text[: end - max(map(len, complete))], True
+    return text, False
+
+
+@given(text=FEW, stops=STOPS, cuts=st.lists(st.integers(0, 30)))
+@example(text="aab", stops=["ab"], cuts=[1, 1, 2])
+def test_any_split_stops_where_the_whole_text_does(text: str, stops: list[str], cuts: list[int]) -> None:
+    matcher, emitted, stopped = StopMatcher(stops), "", False
+    for start, end in itertools.pairwise([0, *sorted(cuts), 10**6]):
+        piece, stopped = matcher.push(text[start:end])
+        emitted += piece
+    if not stopped:
+        emitted += matcher.flush()
+    assert (emitted, stopped) == cut_by_searching(text, stops)
+
+
+@given(text=FEW, stops=STOPS)
+def test_no_more_is_held_back_than_could_become_a_stop_string(text: str, stops: list[str]) -> None:
+    matcher = StopMatcher(stops)
+    emitted, stopped = matcher.push(text)
+    if stopped:
+        return
+    held = text[len(emitted) :]
+    starts = [text[at:] for at in range(len(text)) if any(stop.startswith(text[at:]) for stop in stops)]
+    assert held == max(starts, key=len, default="")
+
+
+def test_a_held_back_beginning_is_emitted_once_it_cannot_become_a_stop_string() -> None:
+    matcher = StopMatcher(["\n\nUser:"])
+    assert matcher.push("Hi\n") == ("Hi", False)
+    assert matcher.push("\nUs") == ("", False)
+    assert matcher.push("ual") == ("\n\nUsual", False)
+    assert matcher.push("\n\nUser: more") == ("", True)
+    assert matcher.push("later") == ("", True)
+
+
+def test_without_stop_strings_everything_passes() -> None:
+    assert StopMatcher([]).push("text") == ("text", False)
+
+
+def test_an_empty_stop_string_is_an_invalid_request() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        StopMatcher(["a", ""])
+    assert caught.value.field == "stop"
