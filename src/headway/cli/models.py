@@ -80,9 +80,9 @@ def _print_aliases(rows: list[dict[str, Any]], environment: Environment) -> None
 
 
 def _print_facts(facts: dict[str, Any], environment: Environment) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = Table("fact", Column("value", overflow="fold"), box=None, show_header=False, pad_edge=False)
     for key, value in facts.items():
         shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
         table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)

@@ -1,0 +1,222 @@
+"""Options: declared once, read from four places, refused by name."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway import config, options
+from headway.config import NOT_YET, ClientOptions, Environment, Memory, Origins, ServeOptions
+from headway.errors import ConfigError
+
+SOURCE = Path(config.__file__).parent
+
+
+def read(*argv: str, **environ: str) -> tuple[ServeOptions, Origins]:
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser, ServeOptions)
+    return config.read_options(ServeOptions, parser.parse_args(argv), environ)
+
+
+def test_the_defaults_are_those_of_the_public_contract() -> None:
+    expected = {
+        "host": "127.0.0.1", "port": 8000, "memory": Memory(), "block_tokens": 16, "seats": 64, "step_tokens": 512,
+        "max_context": None, "policy": "fcfs", "admit": "optimistic", "recovery": "warn", "weights": "auto",
+        "state": "auto", "threads": None, "max_waiting": 512, "max_bypass": 32, "prefix_cache": True,
+        "host_tier": None, "disk_tier": None, "disk_tier_bytes": None, "event_log": None, "log_prompts": False,
+        "api_key": None, "model": ("smollm2-135m",), "served_name": None, "config": None,
+    }  # fmt: skip
+    assert dataclasses.asdict(ServeOptions()) | {"memory": Memory()} == expected
+    assert read() == (ServeOptions(), {})
+    ServeOptions().validate()
+
+
+def test_command_line_wins_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = tmp_path / "headway.toml"
+    file.write_text('seats = 1\nstep-tokens = 301\nmax_bypass = 5\nmodel = "m"\nprefix-cache = false\nhost = "h"\n')
+    chosen, origins = read(
+        "--config", str(file), "--seats", "3", HEADWAY_SEATS="2", HEADWAY_STEP_TOKENS="302", HEADWAY_HOST=""
+    )
+    assert (chosen.seats, chosen.step_tokens, chosen.max_bypass) == (3, 302, 5)
+    assert (chosen.model, chosen.prefix_cache, chosen.host) == (("m",), False, "h")
+    assert origins == {
+        "config": "--config", "seats": "--seats", "step_tokens": "HEADWAY_STEP_TOKENS", "max_bypass": "headway.toml",
+        "model": "headway.toml", "prefix_cache": "headway.toml", "host": "headway.toml",
+    }  # fmt: skip
+    assert read(HEADWAY_CONFIG=str(file))[0].seats == 1
+
+
+def test_a_value_that_equals_the_default_has_no_origin() -> None:
+    assert read("--seats", "64", HEADWAY_PORT="8000")[1] == {}
+
+
+def test_every_option_is_read_from_the_environment_and_the_file_as_from_the_command_line(tmp_path: Path) -> None:
+    texts = {
+        "host": "::1", "port": "1", "memory": "1GiB", "block_tokens": "2", "seats": "3", "step_tokens": "4",
+        "max_context": "5", "policy": "fair", "admit": "reserve", "recovery": "auto", "weights": "int8",
+        "state": "fp32", "threads": "6", "max_waiting": "7", "max_bypass": "8", "prefix_cache": "false",
+        "host_tier": "9MiB", "disk_tier": "d", "disk_tier_bytes": "10MiB", "event_log": "e", "log_prompts": "true",
+        "api_key": "k", "model": "m", "served_name": "n",
+    }  # fmt: skip
+    assert {*texts, "config"} == {field.name for field in dataclasses.fields(ServeOptions)}
+    for name, text in texts.items():
+        switch = {"true": [options.flag(name)], "false": [options.flag(name).replace("--", "--no-")]}
+        shell, _ = read(*switch.get(text, [options.flag(name), text]))
+        from_environment, origins = read(**{"HEADWAY_" + name.upper(): text})
+        assert origins == {name: "HEADWAY_" + name.upper()}
+        file = tmp_path / "o.toml"
+        file.write_text(f"{name.replace('_', '-')} = " + (text if text.isdigit() or text in switch else f'"{text}"'))
+        from_file, _ = read(HEADWAY_CONFIG=str(file))
+        assert shell == from_environment == dataclasses.replace(from_file, config=None) != ServeOptions()
+
+
+def test_models_are_repeated_separated_by_commas_or_listed(tmp_path: Path) -> None:
+    file = tmp_path / "headway.toml"
+    file.write_text('model = ["a", "b"]')
+    for chosen, _ in (read("a", "--model", "b"), read("--model", "a", "--model", "b"), read(HEADWAY_MODEL="a,b"),
+                      read(HEADWAY_CONFIG=str(file))):  # fmt: skip
+        assert chosen.model == ("a", "b")
+    assert read("a") == (ServeOptions(model=("a",)), {"model": "MODEL"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "option", "message"),
+    [
+        ({"HEADWAY_SEATS": "many"}, "--seats", "'many' is not a whole number (from HEADWAY_SEATS)"),
+        ({"HEADWAY_SEATS": "0"}, "--seats", "needs at least 1, got 0"),
+        ({"HEADWAY_SEATS": "-1"}, "--seats", "needs at least 1, got -1"),
+        ({"HEADWAY_BLOCK_TOKENS": "257"}, "--block-tokens", "needs at most 256, got 257"),
+        ({"HEADWAY_PORT": "65536"}, "--port", "needs at most 65535, got 65536"),
+        ({"HEADWAY_MEMORY": "-2GiB"}, "--memory", "'-2GiB' is not a size"),
+        ({"HEADWAY_MEMORY": "2GB"}, "--memory", "'2GB' is not a size"),
+        ({"HEADWAY_MEMORY": "1.5blocks"}, "--memory", "not a whole number of blocks"),
+        ({"HEADWAY_HOST_TIER": "5blocks"}, "--host-tier", "'5blocks' is not a size"),
+        ({"HEADWAY_POLICY": "fcsf"}, "--policy", "did you mean fcfs?"),
+        ({"HEADWAY_LOG_PROMPTS": "maybe"}, "--log-prompts", "neither true nor false"),
+        ({"HEADWAY_SEAT": "1"}, "--seats", "the environment has HEADWAY_SEAT; did you mean HEADWAY_SEATS?"),
+        ({"HEADWAY_CONFIG": "/nowhere.toml"}, "--config", "cannot read /nowhere.toml"),
+    ],
+)
+def test_a_value_that_cannot_work_names_option_need_and_source(
+    environ: dict[str, str], option: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(**environ)
+    assert caught.value.option == option
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("seat = 1", "the key 'seat', which is no option; did you mean seats?"),
+        ("step_token = 1", "did you mean step-tokens?"),
+        ("config = 'x'", "the key 'config', which is no option"),
+        ("seats = 1.5", "'1.5' is not a whole number (from headway.toml)"),
+        ("seats = true", "'True' is not a whole number"),
+        ("[seats]\nx = 1", "is not one value"),
+        ("seats = [1]", "is not one value"),
+        ("seats = ", "is not TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_names_the_file_and_what_was_meant(tmp_path: Path, toml: str, message: str) -> None:
+    (tmp_path / "headway.toml").write_text(toml)
+    with pytest.raises(ConfigError) as caught:
+        read("--config", str(tmp_path / "headway.toml"))
+    assert message in str(caught.value) and "headway.toml" in str(caught.value)
+
+
+def test_variables_of_other_programs_are_left_alone() -> None:
+    assert read(HEADWAY_SERVICE_HOST="10.0.0.1", HEADWAY_CACHE="/c", HEADWAY_URL="u", SEATS="1") == read()
+
+
+def test_more_seats_than_step_tokens_cannot_work() -> None:
+    with pytest.raises(ConfigError, match=r"--seats: 600 sequences .* --step-tokens is 512") as caught:
+        ServeOptions(seats=600).validate()
+    assert caught.value.option == "--seats"
+    ServeOptions(seats=600, step_tokens=600).validate()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"policy": "deadline"}, {"policy": "fair"}, {"admit": "reserve"}, {"admit": "predict"}, {"recovery": "auto"},
+     {"weights": "int8"}, {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
+     {"disk_tier_bytes": Memory(bytes=1)}, {"event_log": "e"}, {"api_key": "k"}, {"model": ("a", "b")}],
+)  # fmt: skip
+def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
+    (name,) = options
+    assert name in NOT_YET
+    with pytest.raises(ConfigError, match="is not implemented yet") as caught:
+        ServeOptions(**options).validate()
+    assert caught.value.option == "--" + name.replace("_", "-")
+
+
+def test_what_is_implemented_is_not_refused() -> None:
+    for chosen in ({"policy": "priority"}, {"weights": "bf16"}, {"state": "bf16"}, {"model": ("a",)}):
+        ServeOptions(**chosen).validate()
+
+
+def test_options_made_in_python_keep_the_same_limits() -> None:
+    for chosen in ({"block_tokens": 0}, {"port": -1}, {"policy": "lifo"}, {"threads": 0}):
+        with pytest.raises(ConfigError):
+            ServeOptions(**chosen).validate()
+
+
+@given(st.one_of(st.builds(Memory, bytes=st.integers(1, 1 << 50)), st.builds(Memory, blocks=st.integers(1, 1 << 40))))
+def test_a_size_is_written_as_it_is_read(memory: Memory) -> None:
+    assert Memory.parse(str(memory)) == memory
+    assert not memory.auto
+
+
+def test_sizes_are_what_they_say() -> None:
+    assert Memory.parse("2GiB") == Memory(bytes=2 << 30) and str(Memory(bytes=2 << 30)) == "2GiB"
+    assert Memory.parse("512MiB") == Memory(bytes=512 << 20)
+    assert Memory.parse("1.5KiB") == Memory(bytes=1536)
+    assert Memory.parse("512blocks") == Memory(blocks=512)
+    assert Memory.parse("auto").auto and str(Memory()) == "auto"
+    for text in ("0B", "0.1B", "0blocks", "", "GiB", "2", "1e3B"):
+        with pytest.raises(ValueError, match="is"):
+            Memory.parse(text)
+
+
+def test_other_commands_declare_options_the_same_way() -> None:
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser, ClientOptions)
+    chosen, origins = config.read_options(ClientOptions, parser.parse_args([]), {"HEADWAY_URL": "http://h:1"})
+    assert (chosen.url, origins) == ("http://h:1", {"url": "HEADWAY_URL"})
+    assert ClientOptions().url == "http://127.0.0.1:8000"
+
+
+def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--help")
+    help = " ".join(capsys.readouterr().out.split())
+    assert "--seats N most sequences that are active at once (default 64)" in help
+    assert "(default fcfs) [not implemented yet: deadline, fair]" in help
+    assert "--api-key KEY key that every caller must send [not implemented yet]" in help
+
+
+def test_the_environment_holds_the_cache_and_no_color() -> None:
+    assert Environment.read({}) == Environment(None, False)
+    assert Environment.read({"HEADWAY_CACHE": "/c", "NO_COLOR": "1"}) == Environment(Path("/c"), True)
+    assert Environment.read({"HEADWAY_CACHE": "", "NO_COLOR": ""}) == Environment(None, False)
+
+
+def test_nothing_else_reads_the_environment_and_the_options_are_nouns() -> None:
+    for file in SOURCE.rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert file.name == "config.py" or not names & {"environ", "getenv"}, file
+    for name, allowed in (
+        ("options", {"headway.errors"}),
+        ("config", {"headway", "headway.errors", "headway.options"}),
+    ):
+        tree = ast.parse((SOURCE / f"{name}.py").read_text(encoding="utf-8"))
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert {module for module in imported if module and module.startswith("headway")} <= allowed
