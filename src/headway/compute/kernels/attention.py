@@ -1,15 +1,13 @@
 """Attention over paged state, in plain torch.
 
-State of one layer is [2 · kv_heads, blocks · block_tokens, head_dim]: keys of all heads, then values. Whole blocks
-are gathered, so that a batch of sequences yields [kv_heads · batch, length, head_dim], ready for batched products;
-the queries that share a key head lie in one matrix, so keys are never repeated.
+Whole blocks are gathered, so that a batch of tiles yields [kv_heads · batch, length, head_dim], ready for batched
+products; the queries that share a key head lie in one matrix, so keys are never repeated.
 
 A row's numbers do not depend on the rest of the step, nor on how a prompt was cut into chunks:
 
 - queries come in matrices of at least `min_rows` rows, from where on (probed) the library sums in one order;
-- values are summed in tiles of `VALUE_TILE` positions, in order, each tile a product of its own. Positions that are
-  not visible add exact zeros;
-- what pads a matrix is finite: state is zero before it is first written.
+- values are summed in tiles of `VALUE_TILE` positions, in order, each tile a product of its own; positions that are
+  not visible add exact zeros.
 """
 
 from __future__ import annotations
@@ -20,212 +18,189 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from headway.compute.kernels.state import PagedState
+from headway.compute.kernels.tiles import Batch, batches
 from headway.compute.models.spec import DecoderSpec
 from headway.plan import Span
 
 #: Within one product of this contraction length the library's order of summation does not depend on how much of
-#: it is zero (probed up to 192 with MKL; beyond, it splits the sum in two at a place that depends on the length).
+#: it is zero. (MKL: true up to 192; beyond, it splits the sum in two at a place that depends on the length.)
 VALUE_TILE = 128
-#: Lengths are padded to multiples of this many positions while short, then in steps of about a quarter.
-LENGTH_STEP = 64
-#: Query positions of one tile, and what bounds the scratch memory of one group of tiles (values).
-QUERY_TILE = 128
-_SCORES_LIMIT = 8 << 20
-_STATE_LIMIT = 4 << 20
 
 
-class PagedState:
-    """The pool's bytes: keys and values of every layer, [layers, 2 · kv_heads, blocks · block_tokens, head_dim].
+class Scratch:
+    """Memory that batches use one after another; kept from step to step, grown when a step needs more."""
 
-    Zero at first; memory is touched only as blocks are written.
-    """
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
 
-    def __init__(self, spec: DecoderSpec, blocks: int, block_tokens: int, dtype: torch.dtype) -> None:
-        planes = 2 * spec.kv_heads
-        self.blocks, self.block_tokens, self.dtype = blocks, block_tokens, dtype
-        self._all = torch.zeros(spec.layers, planes, blocks * block_tokens, spec.head_dim, dtype=dtype)
-        self.layers = list(self._all.unbind(0))
-        self.layer_blocks = [layer.view(planes * blocks, -1) for layer in self.layers]
-
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks (source, target), all sources read before any target is written."""
-        sources, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))
-        blocks = self._all.view(self._all.shape[0] * self._all.shape[1], self.blocks, -1)
-        blocks.index_copy_(1, targets, blocks.index_select(1, sources))
+    def carve(self, shapes: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+        """Uninitialised tensors that overlap each other in nothing, and earlier ones in everything."""
+        sizes = [-(-int(np.prod(shape)) * dtype.itemsize // 64) * 64 for shape, dtype in shapes]
+        if sum(sizes) > self._bytes.numel():
+            self._bytes = torch.empty(sum(sizes), dtype=torch.uint8)
+        parts = self._bytes[: sum(sizes)].split(sizes)
+        return [
+            part[: int(np.prod(shape)) * dtype.itemsize].view(dtype).view(shape)
+            for part, (shape, dtype) in zip(parts, shapes, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTile:
-    """`count` consecutive positions from `start` of one sequence; the first is row `row` of the step."""
+class Work:
+    """One batch of tiles, ready to run in every layer: what to gather, and views of scratch memory.
 
-    row: int
-    start: int
-    count: int
-    blocks: Sequence[int]
-
-
-@dataclass(slots=True)
-class Group:
-    """Tiles with equal shapes, evaluated as one batch. Index tensors serve all layers.
-
-    queries   rows of the flattened [rows · (heads + kv_heads), head_dim] to gather: [kv_heads · batch · tile_rows]
-    blocks    rows of a layer's [2 · kv_heads · blocks, …] to gather: [2 · kv_heads · batch · length / block_tokens]
-    mask      0 or -inf for positions from `clear` on (those before are visible to all): [batch, tile_rows, …]
-    gathered  scratch for the gathered state, in its format; `wide` the same in fp32 (one tensor if that is fp32)
-    out       where this group's results begin among those of the step
+    block_index   rows of a layer's blocks: [2 · kv_heads · batch · length / block_tokens]
+    gathered      their content in the state's format; `wide` the same in fp32 (the same tensor if that is fp32)
+    keys          [kv_heads · batch, head_dim, length], a view of `wide`
+    query_index   rows of the step's [rows · (heads + 2 · kv_heads), head_dim]: [kv_heads · batch · tile_rows]
+    queries       their content; `grouped` the same as [kv_heads · batch, tile_rows, head_dim]
+    tail          the scores of positions that not every query may see; `mask`, 0 or -inf, is added to them
+    pairs         (weights, values) of each tile of `VALUE_TILE` positions
+    out           [kv_heads · batch, tile_rows, head_dim], a part of the step's results
     """
 
-    batch: int
-    tile_rows: int
-    length: int
-    clear: int
-    queries: torch.Tensor
-    blocks: torch.Tensor
-    mask: torch.Tensor
+    block_index: torch.Tensor
     gathered: torch.Tensor
     wide: torch.Tensor
-    out: int
+    keys: torch.Tensor
+    query_index: torch.Tensor
+    queries: torch.Tensor
+    grouped: torch.Tensor
+    scores: torch.Tensor
+    tail: torch.Tensor
+    mask: torch.Tensor
+    weights: torch.Tensor
+    pairs: list[tuple[torch.Tensor, torch.Tensor]]
+    out: torch.Tensor
+
+    def run(self, blocks: torch.Tensor, heads: torch.Tensor) -> None:
+        torch.index_select(blocks, 0, self.block_index, out=self.gathered)
+        if self.wide is not self.gathered:
+            self.wide.copy_(self.gathered)
+        torch.index_select(heads, 0, self.query_index, out=self.queries)
+        torch.bmm(self.grouped, self.keys, out=self.scores)
+        self.tail.add_(self.mask)
+        torch.softmax(self.scores, -1, out=self.weights)
+        _weigh(self.pairs, self.out)
 
 
 class StepAttention:
     """Attention of one step: built once from its spans, then called once per layer."""
 
-    def __init__(self, spec: DecoderSpec, state: PagedState, spans: Sequence[Span], rows: int, min_rows: int) -> None:
-        """`rows` ≥ the spans' positions; rows past them are padding and come back as copies of the first."""
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        state: PagedState,
+        scratch: Scratch,
+        spans: Sequence[Span],
+        rows: int,
+        min_rows: int,
+    ) -> None:
+        """`rows` ≥ the spans' positions; results of rows past them (padding) are those of some other row."""
         self._spec, self._state, self._min_rows = spec, state, min_rows
-        self.count = sum(len(span.tokens) for span in spans)
-        self._slots = torch.from_numpy(_slots(spans, state.block_tokens))
+        self._positions = sum(len(span.tokens) for span in spans)
+        self._slots = state.slots(spans)
+        cut = batches(spans, spec, state.block_tokens)
+        sizes = [spec.kv_heads * len(batch.tiles) * self._tile_rows(batch) for batch in cut]
+        self._results = torch.empty(sum(sizes), spec.head_dim)
+        #: Which of the results belongs to each (row, head).
         back = np.zeros((rows, spec.heads), dtype=np.int64)
-        self._groups: list[Group] = []
-        done = 0
-        for shape, tiles in _grouped(_tiles(spans, spec.heads), spec, state.block_tokens):
-            group = self._group(tiles, *shape, done, back)
-            self._groups.append(group)
-            done += group.queries.numel()
+        firsts = np.cumsum([0, *sizes[:-1]])
+        for first, batch in zip(firsts, cut, strict=True):
+            self._send_back(batch, int(first), back)
         self._back = torch.from_numpy(back.reshape(-1))
-        self._results = torch.empty(done, spec.head_dim)
+        scratch.carve(max((self._shapes(batch) for batch in cut), key=_bytes))
+        self._works = [
+            self._work(batch, scratch.carve(self._shapes(batch)), part)
+            for batch, part in zip(cut, self._results.split(sizes), strict=True)
+        ]
 
-    def __call__(self, layer: int, queries_keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Write the step's keys and values, then attend.
+    def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
+        """Write the step's keys and values, then attend. Changes the layer's state at the step's positions.
 
-        queries_keys   [rows, heads + kv_heads, head_dim], contiguous; rotated, the queries scaled
-        values         [rows, kv_heads, head_dim]
-        Returns [rows, heads · head_dim]. Changes the state of the layer at the step's positions.
+        qkv   [rows, heads + 2 · kv_heads, head_dim], contiguous; queries scaled, queries and keys rotated
+        Returns [rows, heads · head_dim].
         """
-        spec, state = self._spec, self._state
-        new = torch.cat((queries_keys[: self.count, spec.heads :], values[: self.count]), 1)
-        state.layers[layer].index_copy_(1, self._slots, new.transpose(0, 1).to(state.dtype))
-        queries = queries_keys.view(-1, spec.head_dim)
-        for group in self._groups:
-            self._attend(group, state.layer_blocks[layer], queries)
-        return self._results.index_select(0, self._back).view(-1, spec.heads * spec.head_dim)
+        heads, dim, state = self._spec.heads, self._spec.head_dim, self._state
+        new = qkv[: self._positions, heads:].transpose(0, 1)
+        state.layers[layer].index_copy_(1, self._slots, new.to(state.dtype))
+        flat = qkv.view(-1, dim)
+        for work in self._works:
+            work.run(state.layer_blocks[layer], flat)
+        return self._results.index_select(0, self._back).view(-1, heads * dim)
 
-    def _attend(self, group: Group, blocks: torch.Tensor, queries: torch.Tensor) -> None:
-        matrices, dim = self._spec.kv_heads * group.batch, self._spec.head_dim
-        torch.index_select(blocks, 0, group.blocks, out=group.gathered)
-        if group.wide is not group.gathered:
-            group.wide.copy_(group.gathered)
-        keys, values = group.wide.view(2, matrices, group.length, dim).unbind(0)
-        grouped = queries.index_select(0, group.queries).view(matrices, group.tile_rows, dim)
-        scores = torch.bmm(grouped, keys.transpose(1, 2))
-        scores.view(-1, *group.mask.shape[:2], group.length)[..., group.clear :].add_(group.mask)
-        out = self._results[group.out : group.out + group.queries.numel()].view(matrices, -1, dim)
-        _weigh(torch.softmax(scores, -1), values, out)
+    def _tile_rows(self, batch: Batch) -> int:
+        return max(batch.positions * self._spec.group, self._min_rows)
 
-    def _group(self, tiles: Sequence[QueryTile], positions: int, length: int, out: int, back: np.ndarray) -> Group:
-        """Index tensors of `tiles`, each padded to `positions` query positions; fills `back`, which says where
-        among the step's results each (row, head) is."""
-        spec, state = self._spec, self._state
-        batch, share, kv_heads = len(tiles), spec.group, spec.kv_heads
-        tile_rows = max(positions * share, self._min_rows)
-        place = np.arange(tile_rows) // share
-        first, count, start = (
-            np.array([getattr(tile, name) for tile in tiles])[:, None] for name in ("row", "count", "start")
-        )
-        place = np.where(place < count, place, 0)  # padding repeats the first position: [batch, tile_rows]
-        head = np.arange(kv_heads)[:, None] * share + np.arange(tile_rows) % share
-        queries = (first + place) * (spec.heads + kv_heads) + head[:, None, :]
-        for j, tile in enumerate(tiles):
-            item = np.arange(kv_heads)[:, None] * batch + j
-            found = out + item * tile_rows + np.arange(tile.count * share)
-            found = found.reshape(kv_heads, tile.count, share).transpose(1, 0, 2)
+    def _shapes(self, batch: Batch) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Scratch of a batch: queries, scores, weights, gathered state, and its fp32 form if that is another."""
+        dim, matrices = self._spec.head_dim, self._spec.kv_heads * len(batch.tiles)
+        rows, length, dtype = self._tile_rows(batch), batch.length, self._state.dtype
+        scores = (matrices, rows, length), torch.float32
+        gathered = 2 * matrices * length // self._state.block_tokens, self._state.block_tokens * dim
+        shapes = [((matrices * rows, dim), torch.float32), scores, scores, (gathered, dtype)]
+        return shapes if dtype == torch.float32 else [*shapes, (gathered, torch.float32)]
+
+    def _send_back(self, batch: Batch, first: int, back: np.ndarray) -> None:
+        spec, rows = self._spec, self._tile_rows(batch)
+        for j, tile in enumerate(batch.tiles):
+            matrix = np.arange(spec.kv_heads)[:, None] * len(batch.tiles) + j
+            found = first + matrix * rows + np.arange(tile.count * spec.group)
+            found = found.reshape(spec.kv_heads, tile.count, spec.group).transpose(1, 0, 2)
             back[tile.row : tile.row + tile.count] = found.reshape(tile.count, -1)
-        clear = int(start.min())
-        mask = np.where(np.arange(clear, length) > (start + place)[..., None], np.float32(-np.inf), np.float32(0))
-        tables = np.array([_padded_table(tile.blocks, length // state.block_tokens) for tile in tiles])
-        planes = np.arange(2 * kv_heads)[:, None, None] * state.blocks
-        blocks = torch.from_numpy((planes + tables).reshape(-1))
-        gathered = torch.empty(blocks.numel(), state.layer_blocks[0].shape[1], dtype=state.dtype)
-        wide = gathered if state.dtype == torch.float32 else torch.empty_like(gathered, dtype=torch.float32)
-        return Group(
-            batch=batch,
-            tile_rows=tile_rows,
-            length=length,
-            clear=clear,
-            queries=torch.from_numpy(queries.reshape(-1)),
-            blocks=blocks,
-            mask=torch.from_numpy(mask),
+
+    def _work(self, batch: Batch, scratch: list[torch.Tensor], part: torch.Tensor) -> Work:
+        spec, tiles, length, rows = self._spec, batch.tiles, batch.length, self._tile_rows(batch)
+        queries, scores, weights, gathered, *rest = scratch
+        wide = rest[0] if rest else gathered
+        keys, values = wide.view(2, -1, length, spec.head_dim).unbind(0)
+        first, start, count = np.array([(t.row, t.start, t.count) for t in tiles]).T[:, :, None]
+        # Rows of a tile are (position, query head of the group); padding repeats the first position.
+        place = np.arange(rows) // spec.group
+        place = np.where(place < count, place, 0)
+        head = np.arange(spec.kv_heads)[:, None] * spec.group + np.arange(rows) % spec.group
+        query_index = (first + place) * (spec.heads + 2 * spec.kv_heads) + head[:, None, :]
+        seen = int(start.min())  # positions before it are visible to every query of the batch
+        hidden = np.arange(seen, length) > (start + place)[:, :, None]
+        tables = np.array([_table(tile.blocks, length // self._state.block_tokens) for tile in tiles])
+        block_index = np.arange(self._state.planes)[:, None, None] * self._state.blocks + tables
+        return Work(
+            block_index=torch.from_numpy(block_index.reshape(-1)),
             gathered=gathered,
             wide=wide,
-            out=out,
+            keys=keys.transpose(1, 2),
+            query_index=torch.from_numpy(query_index.reshape(-1)),
+            queries=queries,
+            grouped=queries.view(-1, rows, spec.head_dim),
+            scores=scores,
+            tail=scores.view(spec.kv_heads, len(tiles), rows, length)[..., seen:],
+            mask=torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))),
+            weights=weights,
+            pairs=_pairs(weights, values),
+            out=part.view(-1, rows, spec.head_dim),
         )
 
 
-def _slots(spans: Sequence[Span], block_tokens: int) -> np.ndarray:
-    """Where in a layer's state each of the step's positions is written: [positions]."""
-    slots = []
-    for span in spans:
-        position = np.arange(span.start, span.end)
-        slots.append(np.asarray(span.blocks)[position // block_tokens] * block_tokens + position % block_tokens)
-    return np.concatenate(slots)
+def _bytes(shapes: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> int:
+    return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in shapes)
 
 
-def _tiles(spans: Sequence[Span], heads: int) -> list[QueryTile]:
-    """Cut spans so that no tile's scores exceed the scratch limit."""
-    tiles, row = [], 0
-    for span in spans:
-        tile = max(16, min(QUERY_TILE, _SCORES_LIMIT // (heads * span.end)))
-        for offset in range(0, len(span.tokens), tile):
-            count = min(tile, len(span.tokens) - offset)
-            tiles.append(QueryTile(row + offset, span.start + offset, count, span.blocks))
-        row += len(span.tokens)
-    return tiles
-
-
-def _grouped(
-    tiles: Sequence[QueryTile], spec: DecoderSpec, block_tokens: int
-) -> list[tuple[tuple[int, int], list[QueryTile]]]:
-    """Tiles by (padded positions, padded length): a function of the tile alone, so company changes no shape."""
-    groups: dict[tuple[int, int], list[QueryTile]] = {}
-    for tile in tiles:
-        shape = _padded_count(tile.count), _padded_length(tile.start + tile.count, block_tokens)
-        groups.setdefault(shape, []).append(tile)
-    batches = []
-    for shape, members in groups.items():
-        state = 2 * spec.kv_heads * spec.head_dim * shape[1]
-        size = max(1, min(_STATE_LIMIT // state, _SCORES_LIMIT // (spec.heads * shape[0] * shape[1])))
-        batches += [(shape, members[i : i + size]) for i in range(0, len(members), size)]
-    return batches
-
-
-def _padded_count(count: int) -> int:
-    """Query positions of a tile: exact up to 8 (decoding and drafts), then multiples of 16."""
-    return count if count <= 8 else -(-count // 16) * 16
-
-
-def _padded_length(length: int, block_tokens: int) -> int:
-    """Positions to gather for a visible length: a whole number of blocks, at most about a quarter too many."""
-    step = LENGTH_STEP
-    while step * 8 < length:
-        step *= 2
-    step = step * block_tokens // int(np.gcd(step, block_tokens))
-    return -(-length // step) * step
-
-
-def _padded_table(blocks: Sequence[int], count: int) -> list[int]:
+def _table(blocks: Sequence[int], count: int) -> list[int]:
     """The first `count` blocks of a table; where it ends early, its first block again (masked, but finite)."""
     head = list(blocks[:count])
     return head + [head[0]] * (count - len(head))
+
+
+def _pairs(weights: torch.Tensor, values: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(weights.split(VALUE_TILE, 2), values.split(VALUE_TILE, 1), strict=True))
+
+
+def _weigh(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], out: torch.Tensor) -> None:
+    """`out` [batch, rows, dim] = the sum of weights [batch, rows, tile] · values [batch, tile, dim], in order."""
+    torch.bmm(*pairs[0], out=out)
+    for weights, values in pairs[1:]:
+        out.baddbmm_(weights, values)
 
 
 def probe_rows(head_dim: int) -> tuple[int, str]:
@@ -237,22 +212,15 @@ def probe_rows(head_dim: int) -> tuple[int, str]:
     def attend(rows: int, length: int) -> torch.Tensor:
         scores = torch.bmm(queries[:, :rows].contiguous(), keys[:, :length].transpose(1, 2))
         scores[..., 60:] = -torch.inf
-        return _weigh(torch.softmax(scores, -1), keys[:, :length], torch.empty(3, rows, head_dim))
+        out = torch.empty(3, rows, head_dim)
+        _weigh(_pairs(torch.softmax(scores, -1), keys[:, :length]), out)
+        return out
 
     usual, min_rows = attend(96, 512), 1
-    for rows in (*range(1, 17), 24, 32, 48, 64, 96):
-        if not all(torch.equal(attend(rows, length), usual[:, :rows]) for length in (64, 128, 192, 320, 512)):
+    for rows in (*range(1, 10), 16, 17, 48, 96):
+        if not all(torch.equal(attend(rows, length), usual[:, :rows]) for length in (64, 192, 512)):
             min_rows = rows + 1
     words = "batched products over gathered blocks"
     if min_rows > 16:
         return 1, f"{words}; a row's bits may depend on the number of rows"
-    return min_rows, f"{words}; at least {min_rows} rows, from where on a row's bits do not depend on their number"
-
-
-def _weigh(weights: torch.Tensor, values: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """`out` [batch, rows, dim] = weights [batch, rows, length] · values [batch, length, dim], tile by tile."""
-    torch.bmm(weights[..., :VALUE_TILE], values[:, :VALUE_TILE], out=out)
-    for start in range(VALUE_TILE, values.shape[1], VALUE_TILE):
-        end = start + VALUE_TILE
-        out.baddbmm_(weights[..., start:end], values[:, start:end])
-    return out
+    return min_rows, f"{words} with at least {min_rows} rows; a row's bits do not depend on their number"

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.compute.kernels.attention import StepAttention
-from headway.compute.kernels.linear import Pack, Product
+from headway.compute.kernels.linear import Product, Products
 from headway.compute.models.spec import DecoderSpec
 
 Norm = Callable[[torch.Tensor], torch.Tensor]
@@ -46,16 +46,19 @@ class StepInput:
 class Decoder:
     """Weights ready to run. Call it inside `torch.inference_mode`."""
 
-    def __init__(self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], pack: Pack, positions: int) -> None:
+    def __init__(
+        self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], products: Products, positions: int
+    ) -> None:
         """`tensors` are canonical (see `text/weights.py`); `positions` bounds the positions ever evaluated.
 
         The embedding stays where `tensors` has it (a view of a mapped file): a lookup reads single rows.
         """
         self.spec = spec
         self._embedding = tensors["embedding"]
-        self._layers = [_layer(spec, tensors, f"layers.{i}.", pack) for i in range(spec.layers)]
+        packed = products.pack_all(_matrices(spec, tensors))
+        self._layers = [_layer(spec, tensors, packed, f"layers.{i}.") for i in range(spec.layers)]
         self._norm = rms_norm(tensors["norm"], spec.norm_eps)
-        self._head = pack(tensors["embedding" if spec.tied else "head"], None)
+        self._head = packed["head"]
         cos, sin = spec.rope.table(positions, spec.head_dim)
         # Scores are scaled on the queries' side, and that within the rotation: one product less per layer.
         scale = torch.ones(1, spec.heads + spec.kv_heads, 1)
@@ -65,17 +68,16 @@ class Decoder:
     def __call__(self, step: StepInput) -> torch.Tensor:
         """Logits [len(logit_rows), vocab], fp32. Writes the state of the step's positions."""
         spec, attention = self.spec, step.attention
-        heads, turned = spec.heads, spec.heads + spec.kv_heads
+        turned = spec.heads + spec.kv_heads
         cos = self._cos.index_select(0, step.positions).unsqueeze(1) * self._scale
         sin = self._sin.index_select(0, step.positions).unsqueeze(1) * self._scale
         x = F.embedding(step.tokens, self._embedding).float()
         for index, layer in enumerate(self._layers):
-            qkv = layer.qkv(layer.attention_norm(x)).view(-1, turned + spec.kv_heads, spec.head_dim)
+            qkv = layer.qkv(layer.attention_norm(x)).view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
             qk = qkv[:, :turned]
-            if layer.qk_norm is not None:
-                qk = layer.qk_norm(qk)
-            qk = torch.addcmul(qk * cos, qk.roll(spec.head_dim // 2, -1), sin)
-            x += layer.o(attention(index, qk, qkv[:, turned:]))
+            normal = qk if layer.qk_norm is None else layer.qk_norm(qk)
+            torch.addcmul(normal * cos, normal.roll(spec.head_dim // 2, -1), sin, out=qk)
+            x += layer.o(attention(index, qkv))
             x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x))))
         if not step.logit_rows.numel():
             return x.new_empty(0, spec.vocab)
@@ -105,21 +107,31 @@ def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     return torch.div(gate, denominator, out=denominator).mul_(up)
 
 
-def _layer(spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], prefix: str, pack: Pack) -> Layer:
-    def product(name: str) -> Product:
-        return pack(tensors[f"{prefix}{name}.weight"], tensors.get(f"{prefix}{name}.bias"))
+def _matrices(
+    spec: DecoderSpec, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor | None]]:
+    """Every product's weight and bias, by canonical name."""
+    found = {"head": (tensors["embedding" if spec.tied else "head"], None)}
+    for i in range(spec.layers):
+        for name in (f"layers.{i}.{part}" for part in ("qkv", "o", "gate_up", "down")):
+            found[name] = (tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+    return found
 
+
+def _layer(
+    spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], packed: Mapping[str, Product], prefix: str
+) -> Layer:
     qk_norm = None
     if spec.qk_norm:
-        query, key = (tensors[f"{prefix}{name}_norm"].float() for name in ("q", "k"))
+        query, key = (tensors[f"{prefix}{name}_norm"] for name in ("q", "k"))
         per_head = torch.cat((query.expand(spec.heads, -1), key.expand(spec.kv_heads, -1)))
         qk_norm = rms_norm(per_head, spec.norm_eps)
     return Layer(
         attention_norm=rms_norm(tensors[f"{prefix}attention_norm"], spec.norm_eps),
-        qkv=product("qkv"),
+        qkv=packed[f"{prefix}qkv"],
         qk_norm=qk_norm,
-        o=product("o"),
+        o=packed[f"{prefix}o"],
         mlp_norm=rms_norm(tensors[f"{prefix}mlp_norm"], spec.norm_eps),
-        gate_up=product("gate_up"),
-        down=product("down"),
+        gate_up=packed[f"{prefix}gate_up"],
+        down=packed[f"{prefix}down"],
     )

@@ -10,8 +10,9 @@ import torch
 
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
-from headway.compute.kernels.attention import PagedState, StepAttention, probe_rows
+from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
 from headway.compute.kernels.linear import choose_weights, probe_products
+from headway.compute.kernels.state import PagedState
 from headway.compute.models.decoder import Decoder, StepInput
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling import choose, verify
@@ -46,11 +47,18 @@ class TextExecutor:
     """Implements `Executor` for the pattern `text`. Make one with `load`. Not safe for concurrent calls."""
 
     def __init__(
-        self, facts: ModelFacts, decoder: Decoder, state: PagedState, rows: Callable[[int], int], min_rows: int
+        self,
+        facts: ModelFacts,
+        decoder: Decoder,
+        state: PagedState,
+        rows: Callable[[int], int],
+        min_rows: int,
+        max_step_positions: int,
     ) -> None:
         """`rows` and `min_rows`: what numbers of rows are padded to, see `kernels`."""
         self._facts, self._decoder, self._state = facts, decoder, state
-        self._rows, self._min_rows = rows, min_rows
+        self._rows, self._min_rows, self._max_step_positions = rows, min_rows, max_step_positions
+        self._scratch = Scratch()
         self.blocks = state.blocks
 
     @property
@@ -90,9 +98,9 @@ class TextExecutor:
             state = state_format(state, weights)
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             tensors, weights_bytes = load_tensors(spec, files, weights, cache, progress)
-            products = probe_products(weights, max_step_positions)
+            products = probe_products(weights)
             min_rows, attention_words = probe_rows(spec.head_dim)
-            decoder = Decoder(spec, tensors, products.pack, min(spec.max_context, blocks * block_tokens))
+            decoder = Decoder(spec, tensors, products, min(spec.max_context, blocks * block_tokens))
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
         facts = ModelFacts(
             name=files.name,
@@ -107,11 +115,13 @@ class TextExecutor:
             eos_ids=files.eos_ids,
             kernels={"products": products.words, "attention": attention_words},
         )
-        return cls(facts, decoder, paged, products.rows, min_rows)
+        return cls(facts, decoder, paged, products.rows, min_rows, max_step_positions)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
-        """See `Executor.run`. Raises ValueError for a plan that breaks its own rules."""
+        """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
+        if plan.positions > self._max_step_positions:
+            raise ValueError(f"a step of {plan.positions} positions; loaded for {self._max_step_positions}")
         tokens: tuple[tuple[int, ...], ...] = ()
         if plan.spans:
             rows, picks = _picks(plan.spans)
@@ -124,14 +134,15 @@ class TextExecutor:
 
     def _input(self, spans: tuple[Span, ...], logit_rows: list[int]) -> StepInput:
         count = sum(len(span.tokens) for span in spans)
-        padding = self._rows(count) - count
-        tokens = [token for span in spans for token in span.tokens] + [0] * padding
-        positions = [position for span in spans for position in range(span.start, span.end)] + [0] * padding
+        rows = self._rows(count)
+        padding = [0] * (rows - count)
+        tokens = [token for span in spans for token in span.tokens]
+        positions = [position for span in spans for position in range(span.start, span.end)]
         logit_rows = logit_rows + [0] * (self._rows(len(logit_rows)) - len(logit_rows))
         return StepInput(
-            tokens=torch.tensor(tokens),
-            positions=torch.tensor(positions),
-            attention=StepAttention(self._decoder.spec, self._state, spans, count + padding, self._min_rows),
+            tokens=torch.tensor(tokens + padding),
+            positions=torch.tensor(positions + padding),
+            attention=StepAttention(self._decoder.spec, self._state, self._scratch, spans, rows, self._min_rows),
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
         )
 

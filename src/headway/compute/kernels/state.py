@@ -1,0 +1,39 @@
+"""The bytes of the pool: keys and values of every layer, in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from headway.compute.models.spec import DecoderSpec
+from headway.plan import Span
+
+
+class PagedState:
+    """State of one layer is [2 · kv_heads, blocks · block_tokens, head_dim]: keys of all heads, then values.
+
+    Zero at first, so that whatever a product pads with is finite; memory is touched only as blocks are written.
+    """
+
+    def __init__(self, spec: DecoderSpec, blocks: int, block_tokens: int, dtype: torch.dtype) -> None:
+        self.planes, self.blocks, self.block_tokens, self.dtype = 2 * spec.kv_heads, blocks, block_tokens, dtype
+        self._all = torch.zeros(spec.layers, self.planes, blocks * block_tokens, spec.head_dim, dtype=dtype)
+        self.layers = list(self._all.unbind(0))
+        #: The same bytes as [2 · kv_heads · blocks, block_tokens · head_dim]: what is gathered.
+        self.layer_blocks = [layer.view(self.planes * blocks, -1) for layer in self.layers]
+
+    def slots(self, spans: Sequence[Span]) -> torch.Tensor:
+        """Where along a layer's second dimension each of the spans' positions lies: [positions], int64."""
+        found = []
+        for span in spans:
+            block, offset = np.divmod(np.arange(span.start, span.end), self.block_tokens)
+            found.append(np.asarray(span.blocks)[block] * self.block_tokens + offset)
+        return torch.from_numpy(np.concatenate(found))
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, target), all sources read before any target is written."""
+        sources, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))
+        blocks = self._all.view(len(self.layers) * self.planes, self.blocks, -1)
+        blocks.index_copy_(1, targets, blocks.index_select(1, sources))
