@@ -99,33 +99,32 @@ class Engine:
         if namesake is not None and not namesake.ended:
             raise DuplicateRequest(new.id)
         _validate(new, self.executor.facts.vocab)
-        self._arrivals += 1
-        request = self._build(new)
-        limits = self.limits
-        longest = new.max_tokens or 1
-        request.verdict = never(
+        prompt, longest = len(new.prompt), new.max_tokens or 1
+        refusal = never(
             seats=new.n,
-            positions=len(new.prompt) + longest,
-            blocks=self.memory.worst_case(len(new.prompt), new.n, longest),
-            limits=limits,
+            positions=prompt + longest,
+            blocks=self.memory.worst_case(prompt, new.n, longest),
+            limits=self.limits,
         )
         at = self.clock.now_ns()
+        request = self._build(new, sequences=0 if refusal else new.n)
+        if refusal is not None:
+            request.verdict = refusal
+            request.move(Stage.REFUSED)
+            self.emit(Refused(at=at, id=new.id, reason=refusal.rule, verdict=refusal))
+            return request
         self.emit(
             Arrived(
                 at=at,
                 id=new.id,
                 pattern=request.pattern,
-                prompt=len(new.prompt),
+                prompt=prompt,
                 n=new.n,
                 max_tokens=request.max_tokens,
                 priority=new.priority,
                 order=self.order(request),
             )
         )
-        if request.verdict is not None:
-            request.move(Stage.REFUSED)
-            self.emit(Refused(at=at, id=new.id, reason=request.verdict.rule, verdict=request.verdict))
-            return request
         request.move(Stage.WAITING)
         self.requests[new.id] = request
         insort(self.waiting, request, key=self.order)
@@ -262,30 +261,26 @@ class Engine:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _build(self, new: NewRequest) -> Request:
-        facts = self.executor.facts
-        root = root_key(
-            revision=facts.revision,
-            weights=facts.weights_format,
-            state=facts.state_format,
-            salt=new.cache_salt,
-        )
-        size = self.memory.pool.block_tokens
-        sequences = [
-            Sequence(index, list(new.prompt), len(new.prompt), KeyChain(root, size)) for index in range(new.n)
-        ]
-        fits = min(self.limits.context - len(new.prompt), self.memory.longest(len(new.prompt), new.n))
-        stops = frozenset(new.stop_ids) | (frozenset() if new.ignore_eos else frozenset(facts.eos_ids))
+    def _build(self, new: NewRequest, sequences: int) -> Request:
+        facts, memory = self.executor.facts, self.memory
+        formats = {"weights": facts.weights_format, "state": facts.state_format}
+        root = root_key(revision=facts.revision, **formats, salt=new.cache_salt)
+        prompt = len(new.prompt)
+        fits = min(self.limits.context - prompt, memory.longest(prompt, new.n))
+        self._arrivals += 1
         return Request(
-            new.id,
-            new.prompt,
-            new.n,
-            new.max_tokens or fits,
-            new.sampling,
-            stops,
-            new.priority,
-            self._arrivals,
-            sequences,
+            id=new.id,
+            prompt=new.prompt,
+            n=new.n,
+            max_tokens=new.max_tokens or fits,
+            sampling=new.sampling,
+            stop_ids=frozenset(new.stop_ids) | (frozenset() if new.ignore_eos else frozenset(facts.eos_ids)),
+            priority=new.priority,
+            arrival=self._arrivals,
+            sequences=[
+                Sequence(index, list(new.prompt), prompt, KeyChain(root, memory.pool.block_tokens))
+                for index in range(sequences)
+            ],
         )
 
     def _take_flight(self) -> _Flight:

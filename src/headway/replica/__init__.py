@@ -1,0 +1,1 @@
+"""The replica process, and the typed messages between it and the front."""

@@ -78,10 +78,12 @@ class Story:
         self._fresh.append(event.id)
 
     def _refused(self, event: ev.Refused) -> None:
-        if record := self.live.get(event.id):
-            self._judge(record, event.verdict, event.at)
-            record.reason = event.reason
-            self._end(record, Stage.REFUSED, event.at)
+        record = self.live.get(event.id)
+        if record is None or record.ended:
+            record = self.live[event.id] = Record(event.id, "text", event.at, doing_since=event.at)
+        self._judge(record, event.verdict, event.at)
+        record.reason = event.reason
+        self._end(record, Stage.REFUSED, event.at)
 
     def _admitted(self, event: ev.Admitted) -> None:
         record = self.live.get(event.id)

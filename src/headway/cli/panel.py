@@ -1,0 +1,65 @@
+"""The start panel of `headway serve`."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from headway.artifacts.files import ModelFiles
+from headway.config import Origins, ServeOptions
+from headway.replica.messages import Ready
+
+
+def start_panel(
+    options: ServeOptions, origins: Origins, files: ModelFiles, ready: Ready, *, name: str, url: str
+) -> RenderableType:
+    """What is served, within which bounds, why they are what they are, and a line to try it with."""
+    facts = ready.facts
+    rows = {
+        "model": f"{name}   {files.source}",
+        "revision": facts.revision,
+        "weights": f"{size(facts.weights_bytes)} in {facts.weights_format}, held once for all requests",
+        "pool": f"{ready.blocks:,} blocks of {ready.block_tokens} positions, "
+        f"{size(ready.blocks * facts.block_bytes)}, state in {facts.state_format}",
+        "seats": f"{ready.seats} sequences",
+        "step budget": f"{ready.step_tokens} positions",
+        "context": f"{ready.max_context:,} positions",
+        "compute": f"{ready.threads} threads; {facts.kernels.get('products', '')}",
+        "loaded in": f"{ready.load_ms / 1000:.1f} s",
+    }
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows.items():
+        table.add_row(label, Text(value))
+    for field, origin in origins.items():
+        value = getattr(options, field)
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        shown = "(hidden)" if field == "api_key" else shown
+        table.add_row("set", Text(f"{field.replace('_', '-')} = {shown}   from {origin}"))
+    panel = Panel(table, title="Headway", subtitle=url, expand=False, border_style="green")
+    return Group(panel, Text("Try it:", style="bold"), Text(curl(name, url), no_wrap=True, overflow="ignore"))
+
+
+def curl(name: str, url: str) -> str:
+    """A line to copy."""
+    body = {
+        "model": name,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0,
+    }
+    return f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(body)}'"
+
+
+def size(bytes: int) -> str:
+    """Bytes in binary units."""
+    amount = float(bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} GiB"

@@ -1,0 +1,105 @@
+"""What front and replica say to each other: msgpack over one local socket, every message of a known type."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from headway.compute.executor import ModelFacts
+from headway.errors import ProtocolError
+from headway.request import Emission, NewRequest
+from headway.story.events import AnyEvent
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Queue this request."""
+
+    request: NewRequest
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """End this request; nothing happens when it is no longer alive. `by` is as in the event `Cancelled`."""
+
+    id: str
+    by: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """End the process. Live requests are abandoned, so the front drains first."""
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    """Progress of loading: `done` of `total` bytes (0 of 0 before either is known)."""
+
+    what: str
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The model is loaded. `load_ms` is what that took, `resident_bytes` what the process holds."""
+
+    facts: ModelFacts
+    blocks: int
+    block_tokens: int
+    max_context: int
+    seats: int
+    step_tokens: int
+    threads: int
+    load_ms: float
+    resident_bytes: int
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
+    """The model could not be loaded; the process ends. `kind` is the exception's class."""
+
+    kind: str
+    message: str
+
+
+class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
+    """A submission means nothing (`field` says where), or its id is alive already (`field` is "id")."""
+
+    id: str
+    field: str
+    message: str
+
+
+class Told(msgspec.Struct, frozen=True, tag="told"):
+    """What happened since the last message, in order: events, and the tokens that were emitted."""
+
+    events: tuple[AnyEvent, ...]
+    emissions: tuple[Emission, ...] = ()
+
+
+ToReplica: TypeAlias = Submit | Cancel | Stop
+ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Told
+
+_MessageT = TypeVar("_MessageT")
+
+_encoder = msgspec.msgpack.Encoder()
+_to_replica = msgspec.msgpack.Decoder(ToReplica)
+_to_front = msgspec.msgpack.Decoder(ToFront)
+
+
+def encode(message: ToReplica | ToFront) -> bytes:
+    """A message as bytes."""
+    return _encoder.encode(message)
+
+
+def decode_to_replica(data: bytes) -> ToReplica:
+    """What the front said. Raises ProtocolError."""
+    return _decode(_to_replica, data)
+
+
+def decode_to_front(data: bytes) -> ToFront:
+    """What the replica said. Raises ProtocolError."""
+    return _decode(_to_front, data)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_MessageT], data: bytes) -> _MessageT:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a known message: {error}") from error

@@ -1,0 +1,57 @@
+"""What a replica process is told on its command line, derived from the options of `serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from headway.config import ServeOptions
+from headway.engine import EngineOptions
+
+_AUTO_SHARE = 4
+_AUTO_MOST_BYTES = 4 << 30
+
+
+class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the process needs to know; it travels as JSON on its command line.
+
+    `model` names the files again; they are already here, so nothing is downloaded.
+    """
+
+    model: str
+    cache: str
+    blocks: int | None = None
+    memory_bytes: int | None = None
+    block_tokens: int = 16
+    weights: str = "auto"
+    state: str = "auto"
+    threads: int | None = None
+    prefix_cache: bool = True
+    engine: EngineOptions = EngineOptions()
+
+
+def replica_options(options: ServeOptions, cache: Path) -> ReplicaOptions:
+    """`--memory auto` becomes a quarter of the memory that is free now, at most 4 GiB."""
+    memory_bytes = options.memory.bytes
+    if options.memory.auto:
+        memory_bytes = min(psutil.virtual_memory().available // _AUTO_SHARE, _AUTO_MOST_BYTES)
+    return ReplicaOptions(
+        model=options.model[0],
+        cache=str(cache),
+        blocks=options.memory.blocks,
+        memory_bytes=memory_bytes,
+        block_tokens=options.block_tokens,
+        weights=options.weights,
+        state=options.state,
+        threads=options.threads,
+        prefix_cache=options.prefix_cache,
+        engine=EngineOptions(
+            seats=options.seats,
+            step_tokens=options.step_tokens,
+            max_context=options.max_context or 1 << 30,
+            max_bypass=options.max_bypass,
+            policy=options.policy,
+        ),
+    )

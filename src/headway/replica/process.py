@@ -1,0 +1,192 @@
+"""The replica process: one loaded model, one engine, one loop.
+
+    python -m headway.replica.process ADDRESS OPTIONS
+
+It loads the model, says `Ready`, and then steps for as long as anything is alive. Messages are taken between steps
+and between a step's run and its commit, so a cancellation never waits for more than one step. The process ends when
+it is told to, or when the front is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+import psutil
+import zmq
+
+from headway.clock import RealClock
+from headway.compute.executor import Executor
+from headway.engine import Engine
+from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, ProtocolError, UnknownRequest
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import Memory
+from headway.replica.messages import (
+    Cancel,
+    LoadFailed,
+    Loading,
+    Ready,
+    Rejected,
+    Stop,
+    Submit,
+    ToFront,
+    Told,
+    decode_to_replica,
+    encode,
+)
+from headway.replica.options import ReplicaOptions
+from headway.request import Emission
+from headway.story.events import AnyEvent
+
+_IDLE_POLL_MS = 500
+
+
+class Replica:
+    """The loop around one engine, and its end of the socket."""
+
+    def __init__(self, socket: zmq.Socket[bytes], executor: Executor, blocks: int, options: ReplicaOptions) -> None:
+        self._socket = socket
+        self._events: list[AnyEvent] = []
+        self._stopped = False
+        self.pool = BlockPool(blocks, options.block_tokens)
+        memory = Memory(self.pool, prefix_cache=options.prefix_cache)
+        self.engine = Engine(executor, memory, RealClock(), options.engine, emit=self._events.append)
+
+    def loop(self, front_alive: Callable[[], bool]) -> None:
+        """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
+        while not self._stopped:
+            busy = bool(self.engine.requests)
+            self._receive(0 if busy else _IDLE_POLL_MS)
+            if self.engine.requests:
+                self._step()
+            if not front_alive():
+                return
+
+    def _step(self) -> None:
+        """As `Engine.step`, but the plan's story is told before it runs, and messages are taken before it commits."""
+        plan = self.engine.plan()
+        if plan is None:
+            return
+        self._tell()
+        try:
+            result = self.engine.executor.run(plan)
+        except Exception as error:  # whatever it is, it is these requests' end and nobody else's
+            self.engine.abort(f"{type(error).__name__}: {error}")
+            self._tell()
+            return
+        self._receive(0)
+        self._tell(tuple(self.engine.commit(result)))
+
+    def _receive(self, timeout_ms: int) -> None:
+        """Take every message that is there; wait up to `timeout_ms` for the first."""
+        while not self._stopped and self._socket.poll(timeout_ms):
+            timeout_ms = 0
+            try:
+                self._obey(decode_to_replica(self._socket.recv()))
+            except ProtocolError as error:
+                print(f"headway replica: {error}", file=sys.stderr)
+        self._tell()
+
+    def _obey(self, message: Submit | Cancel | Stop) -> None:
+        match message:
+            case Submit(request=new):
+                try:
+                    self.engine.add(new)
+                except InvalidRequest as error:
+                    self._say(Rejected(new.id, error.field, str(error)))
+                except DuplicateRequest as error:
+                    self._say(Rejected(new.id, "id", str(error)))
+            case Cancel(id=request_id, by=by):
+                try:
+                    self.engine.cancel(request_id, by)
+                except UnknownRequest:
+                    return  # it ended while the message was on its way
+            case Stop():
+                self._stopped = True
+
+    def _tell(self, emissions: tuple[Emission, ...] = ()) -> None:
+        if self._events or emissions:
+            self._say(Told(tuple(self._events), emissions))
+            self._events.clear()
+
+    def _say(self, message: ToFront) -> None:
+        self._socket.send(encode(message))
+
+
+def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int]:
+    """The model's executor and its number of blocks. Raises HeadwayError."""
+    from pathlib import Path
+
+    from headway.artifacts import resolve
+    from headway.artifacts.cache import Cache
+    from headway.compute.text.executor import TextExecutor
+
+    files = resolve(options.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
+    executor = TextExecutor.load(
+        files,
+        cache=Cache.at(Path(options.cache)).converted,
+        blocks=options.blocks,
+        memory_bytes=options.memory_bytes,
+        block_tokens=options.block_tokens,
+        weights=options.weights,
+        state=options.state,
+        threads=options.threads,
+        max_step_positions=options.engine.step_tokens,
+        progress=lambda done, total: say(Loading("converting weights", done, total)),
+    )
+    return executor, executor.blocks
+
+
+def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:
+    """What the start panel shows."""
+    import torch
+
+    facts = replica.engine.executor.facts
+    return Ready(
+        facts=facts,
+        blocks=replica.pool.total,
+        block_tokens=replica.pool.block_tokens,
+        max_context=replica.engine.limits.context,
+        seats=options.engine.seats,
+        step_tokens=options.engine.step_tokens,
+        threads=torch.get_num_threads(),
+        load_ms=load_ms,
+        resident_bytes=psutil.Process().memory_info().rss,
+    )
+
+
+def main(address: str, options_json: str) -> int:
+    """Run the process. Returns its exit status: 0 when told to stop, 1 when the model could not be loaded."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)  # the front receives these too, and says when to stop
+    options = msgspec.json.decode(options_json, type=ReplicaOptions)
+    front = os.getppid()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.PAIR)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.connect(address)
+    started = time.monotonic()
+
+    def say(message: ToFront) -> None:
+        socket.send(encode(message))
+
+    try:
+        say(Loading("starting", 0, 0))
+        executor, blocks = load(options, say)
+        replica = Replica(socket, executor, blocks, options)
+        say(ready(replica, options, (time.monotonic() - started) * 1e3))
+        replica.loop(lambda: os.getppid() == front)
+        return 0
+    except HeadwayError as error:
+        say(LoadFailed(type(error).__name__, str(error)))
+        return 1
+    finally:
+        context.destroy(linger=1000)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

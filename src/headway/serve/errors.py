@@ -1,0 +1,81 @@
+"""Refusals over HTTP: OpenAI's error object, always, with numbers where there are any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, UnknownRequest
+from headway.verdict import Never
+
+
+class Refusal(HeadwayError):
+    """An answer that is an error. `param` names the field or option it is about."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        return error_body(self.status, str(self), self.code, self.param)
+
+    def response(self) -> Response:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def error_body(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """OpenAI's error object."""
+    kind = {404: "not_found_error", 409: "conflict_error", 429: "rate_limit_error"}.get(status)
+    kind = kind or ("invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def never(verdict: Never, id: str) -> Refusal:
+    """A request that could not be served even alone."""
+    what = {
+        "context": "prompt and max_tokens together are {need} positions, and the context holds {limit}",
+        "pool": "prompt and max_tokens together need {need} blocks of state, and the pool has {limit}",
+        "seats": "n is {need}, and there are {limit} seats",
+    }[verdict.rule].format(need=verdict.need, limit=verdict.limit)
+    param = "n" if verdict.rule == "seats" else "max_tokens"
+    return Refusal(400, f"{what}; {verdict.option} raises the limit", code=f"never_{verdict.rule}", param=param)
+
+
+def invalid(error: InvalidRequest) -> Refusal:
+    return Refusal(400, str(error), code="invalid_value", param=error.field)
+
+
+def unknown_request(error: UnknownRequest) -> Refusal:
+    return Refusal(404, str(error), code="request_not_found", param="id")
+
+
+def duplicate(error: DuplicateRequest) -> Refusal:
+    return Refusal(409, str(error), code="duplicate_id", param="x-request-id")
+
+
+async def on_refusal(request: Request, error: Exception) -> Response:
+    """Turn any of Headway's own exceptions into its answer."""
+    match error:
+        case Refusal():
+            return error.response()
+        case InvalidRequest():
+            return invalid(error).response()
+        case UnknownRequest():
+            return unknown_request(error).response()
+        case DuplicateRequest():
+            return duplicate(error).response()
+    return Refusal(500, "an error inside Headway; see the server's log", code="internal_error").response()
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Routing errors (no such path, wrong method) in the same shape."""
+    status = getattr(error, "status_code", 500)
+    detail = str(getattr(error, "detail", error))
+    return Refusal(status, f"{request.method} {request.url.path}: {detail}", code="http_error").response()

@@ -1,0 +1,87 @@
+"""What can be seen: `/v1/requests`, `/v1/requests/{id}`, `/v1/pool`, `/metrics`."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.errors import InvalidRequest
+from headway.request import Stage
+from headway.serve.front import Front
+from headway.serve.shapes import plain_id
+from headway.story.explain import request_view
+
+_PAGE = 100
+
+
+async def requests(request: Request) -> Response:
+    """Live requests in order of arrival, then the remembered ones, the latest first. `?stage=` keeps one stage,
+    `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one."""
+    front: Front = request.app.state.front
+    query = request.query_params
+    limit, stage = _limit(query.get("limit")), query.get("stage")
+    if stage is not None and stage not in list(Stage):
+        raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
+    records = list(chain(front.story.live.values(), reversed(front.story.ended.values())))
+    if stage is not None:
+        records = [record for record in records if record.stage == stage]
+    if after := query.get("after"):
+        ids = [record.id for record in records]
+        records = records[ids.index(plain_id(after)) + 1 :] if plain_id(after) in ids else []
+    now = front.clock.now_ns()
+    data = [request_view(front.story, record, now) for record in records[:limit]]
+    return JSONResponse({"data": data, "next": records[limit - 1].id if len(records) > limit else None})
+
+
+async def one_request(request: Request) -> Response:
+    """GET: the record. DELETE: end it, then the record; a second DELETE says the same."""
+    front: Front = request.app.state.front
+    record = front.story.record(plain_id(request.path_params["id"]))
+    if request.method == "DELETE":
+        await front.cancelled(record)
+    return JSONResponse(request_view(front.story, record, front.clock.now_ns()))
+
+
+async def pool(request: Request) -> Response:
+    """The pool's levels."""
+    front: Front = request.app.state.front
+    levels, ready = front.story.levels, front.ready
+    blocks = {
+        "total": ready.blocks if ready else 0,
+        "live": levels.live,
+        "reusable": levels.reusable,
+        "free": levels.free,
+    }
+    body: dict[str, Any] = {
+        "reserved_bytes": ready.blocks * ready.facts.block_bytes if ready else 0,
+        "block_tokens": ready.block_tokens if ready else 0,
+        "blocks": blocks,
+        "tiers": [],
+    }
+    return JSONResponse(body)
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    front: Front = request.app.state.front
+    return Response(front.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return _PAGE
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise InvalidRequest("limit", f"limit is {text!r}; it must be a whole number from 1 to 1000")
+    return int(text)
+
+
+routes = [
+    Route("/v1/requests", requests),
+    Route("/v1/requests/{id}", one_request, methods=["GET", "DELETE"]),
+    Route("/v1/pool", pool),
+    Route("/metrics", metrics),
+]
