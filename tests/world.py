@@ -8,7 +8,7 @@ from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.engine import Engine, EngineOptions
 from headway.memory.pool import BlockPool
-from headway.memory.reserve import Memory
+from headway.memory.reserve import StateMemory
 from headway.plan import Draw, Sampling
 from headway.planning import no_drafts
 from headway.request import Emission, NewRequest, Request, Stage
@@ -41,7 +41,7 @@ class World:
         )  # fmt: skip
         self.pool = BlockPool(blocks, block_tokens)
         self.engine = Engine(
-            self.executor, Memory(self.pool, prefix_cache=prefix_cache), self.clock,
+            self.executor, StateMemory(self.pool, prefix_cache=prefix_cache), self.clock,
             EngineOptions(**options), emit=self._emit, drafter=drafter,  # type: ignore[arg-type]
         )  # fmt: skip
         self.asked: dict[str, NewRequest] = {}

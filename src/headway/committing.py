@@ -6,7 +6,7 @@ charged for the positions that ran, and emits nothing.
 
 from __future__ import annotations
 
-from headway.memory.reserve import Memory
+from headway.memory.reserve import StateMemory
 from headway.planning import Entry
 from headway.request import Emission, Request, Sequence, Stage
 from headway.story.events import Forked, Outcome
@@ -15,7 +15,7 @@ from headway.story.events import Forked, Outcome
 class Committing:
     """What came of one step: `emissions` for the callers, `outcomes` and `forks` for the story."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: StateMemory) -> None:
         self.emissions: list[Emission] = []
         self.outcomes: list[Outcome] = []
         self.forks: list[Forked] = []

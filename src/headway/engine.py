@@ -19,7 +19,7 @@ from headway.committing import Committing
 from headway.compute.executor import Executor
 from headway.errors import DuplicateRequest, InvalidRequest, InvariantError, StalledError, UnknownRequest
 from headway.memory.keys import KeyChain, root_key
-from headway.memory.reserve import Memory
+from headway.memory.reserve import StateMemory
 from headway.plan import StepPlan, StepResult
 from headway.planning import Drafter, Entry, Planning, no_drafts
 from headway.policy.order import ORDERS
@@ -67,7 +67,7 @@ class Engine:
     def __init__(
         self,
         executor: Executor,
-        memory: Memory,
+        memory: StateMemory,
         clock: Clock,
         options: EngineOptions | None = None,
         *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -16,8 +15,8 @@ from headway.replica.messages import Ready
 
 def start_panel(
     options: ServeOptions, origins: Origins, files: ModelFiles, ready: Ready, *, name: str, url: str
-) -> RenderableType:
-    """What is served, within which bounds, why they are what they are, and a line to try it with."""
+) -> Panel:
+    """What is served, within which bounds, where each value that is not the default came from."""
     facts = ready.facts
     rows = {
         "model": f"{name}   {files.source}",
@@ -42,7 +41,7 @@ def start_panel(
         shown = "(hidden)" if field == "api_key" else shown
         table.add_row("set", Text(f"{field.replace('_', '-')} = {shown}   from {origin}"))
     panel = Panel(table, title="Headway", subtitle=url, expand=False, border_style="green")
-    return Group(panel, Text("Try it:", style="bold"), Text(curl(name, url), no_wrap=True, overflow="ignore"))
+    return panel
 
 
 def curl(name: str, url: str) -> str:

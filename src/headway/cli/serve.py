@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
-from headway.cli.panel import start_panel
+from headway.cli.panel import curl, start_panel
 from headway.config import Environment, ServeOptions, read_options
 from headway.config import add_arguments as add_options
 from headway.errors import ArtifactError, ConfigError
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         loading.show(message)
         if isinstance(message, Ready):
             console.print(start_panel(options, origins, files, message, name=name, url=url))
+            console.print("Try it:", curl(name, url), sep="\n", soft_wrap=True, highlight=False, markup=False)
         elif isinstance(message, LoadFailed):
             server.should_exit = True
 

@@ -45,7 +45,7 @@ class Shortfall:
     have: int
 
 
-class Memory:
+class StateMemory:
     """The state memory of one model: a pool, and the rules by which sequences share it."""
 
     def __init__(self, pool: BlockPool, *, prefix_cache: bool) -> None:

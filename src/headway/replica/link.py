@@ -14,7 +14,6 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from headway.config import child_environment
 from headway.errors import ProtocolError
 from headway.replica.messages import Cancel, LoadFailed, Stop, Submit, ToFront, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
@@ -98,7 +97,6 @@ class Link:
                     msgspec.json.encode(self._options).decode(),
                 ],
                 stdin=subprocess.DEVNULL,
-                env=child_environment(OMP_WAIT_POLICY="PASSIVE"),
             )
             try:
                 await self._listen(socket, self._process)

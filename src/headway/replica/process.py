@@ -24,7 +24,7 @@ from headway.compute.executor import Executor
 from headway.engine import Engine
 from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, ProtocolError, UnknownRequest
 from headway.memory.pool import BlockPool
-from headway.memory.reserve import Memory
+from headway.memory.reserve import StateMemory
 from headway.replica.messages import (
     Cancel,
     LoadFailed,
@@ -53,7 +53,7 @@ class Replica:
         self._events: list[AnyEvent] = []
         self._stopped = False
         self.pool = BlockPool(blocks, options.block_tokens)
-        memory = Memory(self.pool, prefix_cache=options.prefix_cache)
+        memory = StateMemory(self.pool, prefix_cache=options.prefix_cache)
         self.engine = Engine(executor, memory, RealClock(), options.engine, emit=self._events.append)
 
     def loop(self, front_alive: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ from headway.story import events as ev
 from headway.story.reducer import Story
 from headway.verdict import ONS, Wait
 
-disable_created_metrics()  # only noise beside the counters themselves
+disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside the counters themselves
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected")

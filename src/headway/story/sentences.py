@@ -1,0 +1,159 @@
+"""A request's record in plain sentences with numbers: what `headway why` prints.
+
+They are made from `explain.request_view` alone, so a sentence can be told wherever the JSON can be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+View = dict[str, Any]
+
+
+def tell(view: View) -> list[str]:
+    """Where the request is and why, then what was reused, lost and recomputed, then where its time went."""
+    told = [_stage(view)]
+    if view["stage"] in ("waiting", "running") and view["verdict"] and view["verdict"]["kind"] == "wait":
+        told.append(waiting(view["verdict"]))
+    told += [_reuse(view), _recompute(view), _time(view)]
+    return [sentence for sentence in told if sentence]
+
+
+def waiting(verdict: View) -> str:
+    """One wait: since when, for what, how much is missing, who holds it, who is ahead."""
+    on = {"space": "space", "turn": "a turn", "input": "input"}[verdict["on"]]
+    since = f"Waiting for {on} since step {verdict['since_step']} ({_duration(verdict['since_ms'])})"
+    ahead = verdict["ahead"]
+    ahead_words = f"{_count(ahead, 'request')} {'is' if ahead == 1 else 'are'} ahead."
+    return f"{since}: {_shortage(verdict)} {ahead_words}"
+
+
+def _shortage(verdict: View) -> str:
+    need, short = verdict["need"], verdict["short"]
+    match verdict["rule"]:
+        case "blocks":
+            text = (
+                f"needs {_count(need, 'block')}, {verdict['free']} free and {verdict['reusable']} reusable, "
+                f"{short} short."
+            )
+            return f"{text} {_holders(verdict)}".rstrip()
+        case "seats":
+            return f"needs {_count(need, 'seat')}, {verdict['have']} free, {short} short."
+        case "budget":
+            return "the step's budget is spent before its next position."
+        case "order":
+            return "others come first."
+        case rule:
+            return f"{rule}: needs {need} {verdict['unit']}, has {verdict['have']}, {short} short."
+
+
+def _holders(verdict: View) -> str:
+    parts = []
+    for holder in verdict["holders"]:
+        shared = f" (and shares {holder['shared']})" if holder["shared"] else ""
+        parts.append(f"{holder['id']} holds {holder['blocks']}{shared}")
+    if verdict["others"]:
+        parts.append(f"{_count(verdict['others'], 'other')} hold the rest")
+    return ", ".join(parts) + "." if parts else ""
+
+
+def _stage(view: View) -> str:
+    id, stage = view["id"], view["stage"]
+    elapsed = _duration(view["elapsed_ms"])
+    match stage:
+        case "received":
+            return f"{id} was received {elapsed} ago and is on its way to the engine."
+        case "waiting":
+            if view["preemptions"]:
+                return f"{id} is waiting to resume: it was preempted {_times(view['preemptions'])}."
+            if view["verdict"] is None:
+                return f"{id} is queued; it is judged when the step that runs now is over."
+            return f"{id} is waiting; it arrived {elapsed} ago."
+        case "running":
+            return f"{id} is running for {elapsed}: {_progress(view)}."
+        case "finished":
+            return f"{id} finished ({view['reason']}) after {elapsed}: {_progress(view)}."
+        case "cancelled":
+            by = {"client": "its client left", "request": "it was asked to end", "drain": "the server was stopping"}
+            return (
+                f"{id} was cancelled after {elapsed} ({by.get(view['reason'], view['reason'])}): {_progress(view)}."
+            )
+        case "failed":
+            return f"{id} failed after {elapsed}: {view.get('message', 'no message')}."
+        case "refused":
+            return f"{id} was refused: {_never(view['verdict'])}."
+    raise ValueError(f"no sentence for the stage {stage!r}")
+
+
+def _never(verdict: View | None) -> str:
+    if verdict is None:
+        return "its body meant nothing to the engine"
+    unit = {"blocks": "blocks of state", "positions": "positions", "seats": "seats"}[verdict["unit"]]
+    return f"it needs {verdict['need']} {unit} and the limit is {verdict['limit']} ({verdict['option']} raises it)"
+
+
+def _progress(view: View) -> str:
+    sequences = view["sequences"]
+    prompt = sequences[0]["tokens"]["prompt"] if sequences else 0
+    computed = min(prompt, sequences[0]["positions"]["computed"]) if sequences else 0
+    emitted = sum(sequence["tokens"]["emitted"] for sequence in sequences)
+    blocks = sum(sequence["blocks"]["held"] for sequence in sequences)
+    text = f"{computed} of {prompt} prompt positions computed" if computed < prompt else f"{prompt} prompt positions"
+    text += f", {_count(emitted, 'token')} emitted"
+    if len(sequences) > 1:
+        text += f" in {len(sequences)} sequences"
+    return text + (f", {_count(blocks, 'block')} held" if blocks else "")
+
+
+def _reuse(view: View) -> str:
+    miss, reused = view["prefix"]["miss"], view["prefix"]["reused"]
+    if miss is None:
+        return ""
+    why = {
+        "off": "prefix reuse is off",
+        "none": "no known prefix starts like this one",
+        "differs": f"the nearest known prefix differs from position {miss['at']} on",
+        "evicted": f"the block from position {miss['at']} on had been evicted",
+        "whole": "that is every whole block before its last position",
+    }[miss["why"]]
+    prompt = view["sequences"][0]["tokens"]["prompt"]
+    return f"Reused {reused} of {prompt} prompt positions: {why}."
+
+
+def _recompute(view: View) -> str:
+    if not view["preemptions"]:
+        return ""
+    totals = {
+        kind: sum(sequence["positions"][kind] for sequence in view["sequences"])
+        for kind in ("lost", "regained", "recomputed")
+    }
+    return (
+        f"Preempted {_times(view['preemptions'])}: lost {totals['lost']} positions, found {totals['regained']} of them "
+        f"again, recomputed {totals['recomputed']}."
+    )
+
+
+def _time(view: View) -> str:
+    """The largest parts of its life first."""
+    totals: dict[str, float] = {}
+    for interval in view["intervals"]:
+        name = interval["name"] + (f" for {interval['on']}, {interval['rule']}" if "on" in interval else "")
+        totals[name] = totals.get(name, 0.0) + interval["ms"]
+    elapsed = view["elapsed_ms"]
+    rows = sorted(totals.items(), key=lambda row: -row[1])
+    if not rows or not elapsed:
+        return ""
+    parts = ", ".join(f"{name} {_duration(ms)} ({ms / elapsed:.0%})" for name, ms in rows)
+    return f"Its time: {parts}."
+
+
+def _duration(ms: float) -> str:
+    return f"{ms / 1000:.2f} s" if ms >= 100 else f"{ms:.1f} ms"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
