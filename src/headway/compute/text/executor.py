@@ -125,12 +125,17 @@ class TextExecutor:
         tokens: tuple[tuple[int, ...], ...] = ()
         if plan.spans:
             rows, picks = _picks(plan.spans)
-            logits = self._decoder(self._input(plan.spans, rows))
-            chosen = iter(choose(logits, picks))
+            chosen = iter(choose(self.logits(plan.spans, rows), picks))
             tokens = tuple(_answer(span, chosen) for span in plan.spans)
         if plan.copies:
             self._state.copy(plan.copies)
         return StepResult(tokens)
+
+    @torch.inference_mode()
+    def logits(self, spans: tuple[Span, ...], rows: list[int]) -> torch.Tensor:
+        """Evaluate `spans` and give the logits at `rows` of their positions, counted through: [len(rows), vocab],
+        fp32. Writes the state of the spans' positions."""
+        return self._decoder(self._input(spans, rows))[: len(rows)]
 
     def _input(self, spans: tuple[Span, ...], logit_rows: list[int]) -> StepInput:
         count = sum(len(span.tokens) for span in spans)
