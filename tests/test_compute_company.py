@@ -19,7 +19,7 @@ ROOM = tuple(range(32))
 @pytest.fixture(scope="module", params=["fp32", "bf16"])
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextExecutor]:
     cache: Path = tmp_path_factory.mktemp("weights")
-    yield load(oracle("llama, wide heads"), cache, request.param, max_step_positions=600)
+    yield load(oracle("llama, wide heads"), cache, request.param, threads=2, max_step_positions=600)
 
 
 def alone(executor: TextExecutor, known: tuple[int, ...]) -> torch.Tensor:
@@ -29,7 +29,7 @@ def alone(executor: TextExecutor, known: tuple[int, ...]) -> torch.Tensor:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("chunk", [1, 3, 16, 50, 129])
 def test_a_chunked_prompt_has_the_bits_of_a_whole_one(executor: TextExecutor, length: int, chunk: int) -> None:
-    known = tokens(min(length, chunk * 50))
+    known = tokens(min(length, chunk * 25))
     assert torch.equal(last_logits(executor, cut(known, ROOM[::-1], chunk)), alone(executor, known))
 
 

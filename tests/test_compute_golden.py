@@ -21,7 +21,9 @@ BLOCKS_EACH = 8
 @pytest.fixture(scope="module")
 def executor(smollm2: ModelFiles) -> TextExecutor:
     cache = Path(platformdirs.user_cache_dir("headway", appauthor=False)) / "weights"
-    return TextExecutor.load(smollm2, cache=cache, weights="fp32", blocks=16 * BLOCKS_EACH, max_step_positions=1024)
+    return TextExecutor.load(
+        smollm2, cache=cache, weights="fp32", threads=2, blocks=16 * BLOCKS_EACH, max_step_positions=1024
+    )
 
 
 @pytest.fixture(scope="module")

@@ -94,8 +94,10 @@ def files_of(model: transformers.PreTrainedModel, **changed: Any) -> ModelFiles:
     )
 
 
-def load(model: transformers.PreTrainedModel, cache: Path, weights: str = "fp32", **options: Any) -> TextExecutor:
-    return TextExecutor.load(files_of(model), cache=cache, weights=weights, blocks=64, threads=2, **options)
+def load(
+    model: transformers.PreTrainedModel, cache: Path, weights: str = "fp32", threads: int = 1, **options: Any
+) -> TextExecutor:
+    return TextExecutor.load(files_of(model), cache=cache, weights=weights, blocks=64, threads=threads, **options)
 
 
 def tokens(count: int, seed: int = 0) -> tuple[int, ...]:
