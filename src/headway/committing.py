@@ -66,7 +66,9 @@ class Committing:
 
 
 def _kept(request: Request, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens up to the one that ends the sequence."""
+    """The tokens up to the one that ends the sequence; of a request that has ended meanwhile, no accepted draft."""
+    if request.ended:
+        return tokens[:1]
     room = request.max_tokens - sequence.emitted
     for i, token in enumerate(tokens[:room]):
         if token in request.stop_ids:

@@ -139,16 +139,16 @@ class Engine:
         """End a live request now. Its blocks are free at once, or, if the running step names them, when that step
         commits. Raises UnknownRequest when no live request has the id."""
         request = self.requests.get(request_id)
-        if request is None:
+        if request is None or request.ended:
             raise UnknownRequest(request_id)
         if request.stage is Stage.WAITING:
             self._leave_queue(request)
         else:
             self.running.remove(request)
         request.move(Stage.CANCELLED)
-        self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by))
         if not request.in_flight:
             self._release(request)
+        self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by, levels=self.levels()))
         return request
 
     # -- the step --------------------------------------------------------------------------------------------
@@ -204,7 +204,8 @@ class Engine:
         return committing.emissions
 
     def abort(self, message: str) -> None:
-        """The planned step failed: its requests fail, their blocks go back unindexed, everyone else is untouched."""
+        """The planned step failed: its requests fail, everyone else is untouched. Blocks that nobody else holds go
+        back unindexed, also those that were indexed before: who knows what the failure left in them."""
         flight = self._take_flight()
         at = self.clock.now_ns()
         failed = []
@@ -213,7 +214,7 @@ class Engine:
                 self.running.remove(request)
                 request.move(Stage.FAILED)
                 failed.append(request)
-            self._release(request)
+            self._release(request, keep=False)
         self.emit(Committed(at=at, step=flight.plan.step, outcomes=(), forks=(), levels=self.levels()))
         for request in failed:
             self.emit(Failed(at=at, id=request.id, message=message))
@@ -307,9 +308,9 @@ class Engine:
                 self._release(request)
         return finished
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: Request, *, keep: bool = True) -> None:
         for sequence in request.sequences:
-            _give_back(sequence)
+            _give_back(sequence, keep=keep)
         if self.requests.get(request.id) is request:
             del self.requests[request.id]
 
@@ -317,10 +318,10 @@ class Engine:
         del self.waiting[bisect_left(self.waiting, self.order(request), key=self.order)]
 
 
-def _give_back(sequence: Sequence) -> None:
+def _give_back(sequence: Sequence, *, keep: bool = True) -> None:
     """The one way in which a sequence's state ends."""
     if sequence.state is not None:
-        sequence.state.release()
+        sequence.state.release(keep=keep)
         sequence.state = None
 
 

@@ -52,7 +52,7 @@ class BlockPool:
             block, _ = self._reusable.popitem(last=False)
             key = self._key[block]
             assert key is not None
-            self.index.forget(key)
+            self.index.evict(key)
             self._key[block] = None
             self.evictions += 1
         else:
@@ -68,16 +68,22 @@ class BlockPool:
             del self._reusable[block]
         self._references[block] += 1
 
-    def drop(self, block: int) -> None:
-        """One reference less. At none, an indexed block becomes reusable and any other one free."""
+    def drop(self, block: int, *, keep: bool = True) -> None:
+        """One reference less. At none, an indexed block becomes reusable and any other one free; with `keep` False
+        an indexed one is forgotten, and free too."""
         if self._references[block] == 0:
             raise InvariantError(f"block {block} was dropped without a reference")
         self._references[block] -= 1
-        if self._references[block] == 0:
-            if self._key[block] is None:
-                self._free.append(block)
-            else:
-                self._reusable[block] = None
+        if self._references[block]:
+            return
+        key = self._key[block]
+        if key is not None and not keep:
+            self.index.forget(key)
+            key = self._key[block] = None
+        if key is None:
+            self._free.append(block)
+        else:
+            self._reusable[block] = None
 
     def publish(self, block: int, key: bytes, parent: bytes, tokens: list[int]) -> None:
         """The computed content of live `block` may be found under `key` from now on. Where another block already

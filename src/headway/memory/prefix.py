@@ -18,7 +18,7 @@ class Miss(msgspec.Struct, frozen=True):
     none      no known prefix starts like this one (a foreign salt reads the same)
     differs   a known prefix agrees up to position `at`, not further
     evicted   the block that starts at position `at` was known and has been evicted
-    whole     every whole block before the last position was reused
+    whole     every whole block before the last position was reused (a short prompt has none)
     """
 
     why: Literal["off", "none", "differs", "evicted", "whole"]
@@ -50,13 +50,17 @@ class PrefixIndex:
         self._evicted.pop(key, None)
 
     def forget(self, key: bytes) -> None:
-        """The block of `key` is evicted."""
+        """The block of `key` no longer holds what the key says."""
         del self._block[key], self._tokens[key]
         parent = self._parent.pop(key)
         siblings = self._children[parent]
         siblings.discard(key)
         if not siblings:
             del self._children[parent]
+
+    def evict(self, key: bytes) -> None:
+        """Forget `key`, but not that it was here."""
+        self.forget(key)
         self._evicted[key] = None
         if len(self._evicted) > _REMEMBERED_EVICTIONS:
             self._evicted.popitem(last=False)
@@ -73,10 +77,10 @@ class PrefixIndex:
 
     def explain(self, root: bytes, keys: list[bytes], matched: int, limit: int, tokens: list[int], size: int) -> Miss:
         """Why `matched` blocks of `size` tokens were found for `tokens` where `limit` could have been."""
-        if matched >= limit and limit > 0:
+        if matched >= limit:
             return Miss("whole", limit * size)
         at = matched * size
-        if matched < limit and keys[matched] in self._evicted:
+        if keys[matched] in self._evicted:
             return Miss("evicted", at)
         parent = keys[matched - 1] if matched else root
         wanted = tokens[at : at + size]

@@ -22,13 +22,9 @@ class BlockTable:
         self.blocks.extend(fresh)
         return fresh
 
-    def shrink(self, keep: int) -> int:
-        """Give back all but the first `keep` blocks. Returns how many went."""
-        spare = self.blocks[keep:]
-        for block in reversed(spare):
-            self._pool.drop(block)
-        del self.blocks[keep:]
-        return len(spare)
+    def shrink(self, length: int) -> int:
+        """Give back all but the first `length` blocks. Returns how many went."""
+        return self._drop_beyond(length, keep=True)
 
     def publish(self, keys: KeyChain, tokens: list[int], computed: int) -> None:
         """Index every block whose positions are all computed."""
@@ -42,7 +38,15 @@ class BlockTable:
             self._pool.publish(self.blocks[i], chain[i], parent, tokens[i * size : (i + 1) * size])
         self._published = whole
 
-    def release(self) -> None:
-        """Give every block back, the last first, so that a prefix outlives what follows it. A second call does
+    def release(self, *, keep: bool = True) -> None:
+        """Give every block back; with `keep` False what they hold is not to be found again. A second call does
         nothing."""
-        self.shrink(0)
+        self._drop_beyond(0, keep=keep)
+
+    def _drop_beyond(self, length: int, *, keep: bool) -> int:
+        """The last block goes first, so that a prefix outlives what follows it."""
+        spare = self.blocks[length:]
+        for block in reversed(spare):
+            self._pool.drop(block, keep=keep)
+        del self.blocks[length:]
+        return len(spare)

@@ -162,6 +162,7 @@ class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
 
     id: str
     by: str
+    levels: Levels
 
 
 class Failed(Event, frozen=True, tag="failed", kw_only=True):

@@ -86,7 +86,8 @@ class Metrics:
 
     def _admitted(self, event: ev.Admitted) -> None:
         if event.resumed:
-            self._regained.inc(sum(event.inherited) // self._block_tokens)
+            tables = zip(event.tables, event.inherited, strict=True)
+            self._regained.inc(len({block for table, n in tables for block in table[: n // self._block_tokens]}))
             return
         self._positions.labels("reused").inc(sum(event.inherited))
         record = self._story.live.get(event.id)
@@ -105,25 +106,25 @@ class Metrics:
             self._positions.labels(kind).inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
         self._positions.labels("reused").inc(sum(f.positions for f in event.forks if not f.resumed))
         for outcome in event.outcomes:
-            self._emitted(outcome.id, outcome.emitted, event.at)
-        for fork in event.forks:
-            self._emitted(fork.id, fork.emitted, event.at)
+            self._emitted(outcome, event.at)
+        self._tokens.inc(sum(fork.emitted for fork in event.forks))  # first tokens, as the leading sequence's was
         if event.levels.evictions < self._evictions_told:  # another replica counts from its own start
             self._evictions_told = 0
         self._evictions.inc(event.levels.evictions - self._evictions_told)
         self._evictions_told = event.levels.evictions
 
-    def _emitted(self, request_id: str, tokens: int, at: int) -> None:
+    def _emitted(self, outcome: ev.Outcome, at: int) -> None:
         """One sequence's tokens of one step: its request's first ones, or so long after the ones before."""
-        record = self._story.live.get(request_id)
+        record, tokens = self._story.live.get(outcome.id), outcome.emitted
         if record is None or not tokens:
             return
         self._tokens.inc(tokens)
-        if record.last_token_at is None:
+        before = record.sequences[outcome.index].last_token_at
+        if before is None:
             self._first_token.observe((at - record.received_at) / 1e9)
             return
         for _ in range(tokens):
-            self._inter_token.observe((at - record.last_token_at) / 1e9 / tokens)
+            self._inter_token.observe((at - before) / 1e9 / tokens)
 
     def _declare_gauges(self) -> None:
         r = self.registry

@@ -37,6 +37,7 @@ class SequenceRecord:
     emitted: int = 0
     counts: Counts = field(default_factory=Counts)
     blocks: list[int] = field(default_factory=list)
+    last_token_at: int | None = None
     finish: str | None = None
 
     @property
@@ -71,8 +72,6 @@ class Record:
     intervals: list[Interval] = field(default_factory=list)
     doing: tuple[str, str | None, str | None] = ("received", None, None)
     doing_since: int = 0
-    first_token_at: int | None = None
-    last_token_at: int | None = None
     reason: str | None = None
     message: str | None = None
     ended_at: int | None = None

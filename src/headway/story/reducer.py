@@ -35,7 +35,7 @@ class Story:
         self._delivers = delivers
         self._fresh: list[str] = []
         self._judged: set[str] = set()
-        self._flying: set[str] = set()
+        self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.Received: self._received, ev.Arrived: self._arrived, ev.Refused: self._refused,
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
@@ -135,17 +135,17 @@ class Story:
         for member in event.members:
             doing, positions = moved.get(member.id, (0, 0))
             moved[member.id] = max(doing, _PRECEDENCE.index(member.doing)), positions + member.positions
-        self._flying = set(moved)
+        self._flying = {}
         for request_id, (doing, positions) in moved.items():
             if record := self.live.get(request_id):
+                self._flying[request_id] = record
                 self._judge(record, Go(positions), event.at)
                 record.turn_to(_PRECEDENCE[doing], event.at)
 
     def _committed(self, event: ev.Committed) -> None:
         self.levels = event.levels
-        emitting: set[str] = set()
         for outcome in event.outcomes:
-            record = self.live.get(outcome.id) or self.ended.get(outcome.id)
+            record = self._flying.get(outcome.id)
             if record is None:
                 continue
             sequence = record.sequences[outcome.index]
@@ -159,24 +159,21 @@ class Story:
             sequence.finish = outcome.finish
             sequence.blocks = [] if outcome.finish else sequence.blocks[: outcome.held]
             if outcome.emitted:
-                emitting.add(outcome.id)
+                sequence.last_token_at = event.at
         for fork in event.forks:
-            if record := self.live.get(fork.id) or self.ended.get(fork.id):
+            if record := self._flying.get(fork.id):
                 sequence = record.sequences[fork.index]
                 self._inherit(sequence, fork.positions, fork.resumed)
                 sequence.emitted += fork.emitted
                 sequence.finish = fork.finish
                 if fork.finish:
                     sequence.blocks = []
-        for request_id in emitting:
-            if record := self.live.get(request_id):
-                record.first_token_at = record.first_token_at or event.at
-                record.last_token_at = event.at
-        for request_id in self._flying:
-            record = self.live.get(request_id) or self.ended.get(request_id)
-            if record is not None and record.ended:
+                if fork.emitted:
+                    sequence.last_token_at = event.at
+        for record in self._flying.values():
+            if record.ended:
                 _drop_blocks(record)
-        self._flying = set()
+        self._flying = {}
 
     def _finished(self, event: ev.Finished) -> None:
         if record := self.live.get(event.id):
@@ -186,10 +183,12 @@ class Story:
     def _cancelled(self, event: ev.Cancelled) -> None:
         if record := self.live.get(event.id):
             record.reason = event.by
+            self.levels = event.levels
             self._end(record, Stage.CANCELLED, event.at)
 
     def _failed(self, event: ev.Failed) -> None:
         if record := self.live.get(event.id):
+            self._flying.pop(event.id, None)  # its blocks are gone, also where no commit will follow
             record.reason, record.message = "error", event.message
             self._end(record, Stage.FAILED, event.at)
 
@@ -222,7 +221,7 @@ class Story:
         record.stage = stage
         if stage is not Stage.REFUSED:
             record.verdict = None
-        if record.id not in self._flying:
+        if self._flying.get(record.id) is not record:
             _drop_blocks(record)
         if self._delivers:
             record.turn_to("delivery", at)
