@@ -1,0 +1,1 @@
+"""Measurements of the real engine on this machine. They print numbers and judge nothing."""

@@ -128,8 +128,8 @@ def _recompute(view: View) -> str:
         for kind in ("lost", "regained", "recomputed")
     }
     return (
-        f"Preempted {_times(view['preemptions'])}: lost {totals['lost']} positions, found {totals['regained']} of them "
-        f"again, recomputed {totals['recomputed']}."
+        f"Preempted {_times(view['preemptions'])}: lost {totals['lost']} positions, found {totals['regained']} of "
+        f"them again, recomputed {totals['recomputed']}."
     )
 
 

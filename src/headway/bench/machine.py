@@ -1,0 +1,35 @@
+"""What a result was measured on, so that it can be compared with another one honestly."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from pathlib import Path
+
+from headway import __version__
+
+
+def machine() -> dict[str, str | int | float]:
+    """Processor, cores, load, versions and date."""
+    import torch
+
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 0,
+        "load_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "headway": __version__,
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

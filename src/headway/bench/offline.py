@@ -1,0 +1,117 @@
+"""Throughput without HTTP: the engine and the real executor in this process."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headway.clock import RealClock
+from headway.compute.executor import Executor
+from headway.engine import Engine, EngineOptions
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import StateMemory, blocks_for
+from headway.request import NewRequest
+from headway.story.events import AnyEvent, Committed, Stepped
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`sequences` requests at once, each with `prompt` positions, emitting `emits` tokens; greedy, EOS ignored."""
+
+    sequences: int
+    prompt: int
+    emits: int
+
+    def blocks(self, block_tokens: int) -> int:
+        """Blocks that hold all of it at once."""
+        return self.sequences * blocks_for(self.prompt + self.emits, block_tokens)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one run came to. `decode_tok_s` counts steps that hold nothing but decode positions; `step_ms` is the
+    median of those; `engine_us` the median time of such a step outside the executor (planning and books)."""
+
+    sequences: int
+    prefill_tok_s: float
+    decode_tok_s: float
+    step_ms: float
+    engine_us: float
+
+
+class _Timed:
+    """An executor that notes how long each step ran."""
+
+    def __init__(self, executor: Executor, clock: RealClock) -> None:
+        self._executor, self._clock = executor, clock
+        self.facts = executor.facts
+        self.ran_ns: list[int] = []
+
+    def run(self, plan: Any) -> Any:
+        began = self._clock.now_ns()
+        result = self._executor.run(plan)
+        self.ran_ns.append(self._clock.now_ns() - began)
+        return result
+
+
+def run(executor: Executor, blocks: int, block_tokens: int, shape: Shape, step_tokens: int = 512) -> Rates:
+    """Serve one shape once from an empty pool. Prompts differ from their first token, so nothing is reused."""
+    clock = RealClock()
+    timed = _Timed(executor, clock)
+    events: list[AnyEvent] = []
+    memory = StateMemory(BlockPool(blocks, block_tokens), prefix_cache=True)
+    options = EngineOptions(seats=max(shape.sequences, 1), step_tokens=max(step_tokens, shape.sequences))
+    engine = Engine(timed, memory, clock, options, emit=events.append)
+    vocab = executor.facts.vocab
+    for i in range(shape.sequences):
+        prompt = tuple((i * 7919 + j * 104729 + 11) % vocab for j in range(shape.prompt))
+        engine.add(NewRequest(id=f"b{i}", prompt=prompt, max_tokens=shape.emits, ignore_eos=True))
+    while engine.requests:
+        engine.step()
+    return _rates(shape, events, timed.ran_ns)
+
+
+def _rates(shape: Shape, events: list[AnyEvent], ran_ns: list[int]) -> Rates:
+    steps = [event for event in events if isinstance(event, Stepped)]
+    commits = [event for event in events if isinstance(event, Committed)]
+    prefill_ns = prefill = 0
+    decode_ms, outside_us = [], []
+    for step, commit, ran in zip(steps, commits, ran_ns, strict=True):
+        ns = commit.at - step.at
+        if any(member.doing != "decode" for member in step.members):
+            prefill += sum(member.positions for member in step.members)
+            prefill_ns += ns
+        elif len(step.members) == shape.sequences:
+            decode_ms.append(ns / 1e6)
+            outside_us.append((ns - ran) / 1e3)
+    step_ms = statistics.median(decode_ms) if decode_ms else float("nan")
+    return Rates(
+        sequences=shape.sequences,
+        prefill_tok_s=prefill / (prefill_ns / 1e9) if prefill_ns else float("nan"),
+        decode_tok_s=shape.sequences / step_ms * 1e3,
+        step_ms=step_ms,
+        engine_us=statistics.median(outside_us) if outside_us else float("nan"),
+    )
+
+
+def measure(
+    executor: Executor,
+    blocks: int,
+    block_tokens: int,
+    shapes: list[Shape],
+    rounds: int,
+    tick: Callable[[], None] = lambda: None,
+) -> Iterator[dict[str, Any]]:
+    """Every shape `rounds` times, in turn, so that drift of the machine hits all alike; medians per shape."""
+    runs: dict[Shape, list[Rates]] = {shape: [] for shape in shapes}
+    for _ in range(rounds):
+        for shape in shapes:
+            runs[shape].append(run(executor, blocks, block_tokens, shape))
+            tick()
+    for shape, rates in runs.items():
+        rows = [asdict(rate) for rate in rates]
+        yield asdict(shape) | {
+            key: statistics.median(row[key] for row in rows) for key in rows[0] if key != "sequences"
+        }

@@ -1,0 +1,106 @@
+"""The engine on the real model: an answer does not depend on what else is served, nor on what befell its request.
+
+Both formats keep their bits per row (see `compute/kernels`), so token ids must be equal, not only likely to be.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.artifacts.cache import Cache
+from headway.artifacts.files import ModelFiles
+from headway.clock import RealClock
+from headway.compute.text.executor import TextExecutor
+from headway.engine import Engine, EngineOptions
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import StateMemory
+from headway.plan import Sampling
+from headway.request import NewRequest
+from headway.story.reducer import Story
+
+BLOCKS = 40
+EMITS = 24
+GOLDEN = json.loads((Path(__file__).parent / "data" / "smollm2-135m-greedy-fp32.json").read_text())
+PROMPTS = [entry["prompt_ids"] for entry in GOLDEN][:4]
+
+
+@pytest.fixture(scope="module", params=["bf16", "fp32"])
+def executor(request: pytest.FixtureRequest, smollm2: ModelFiles) -> TextExecutor:
+    return TextExecutor.load(smollm2, cache=Cache.at(None).converted, weights=request.param, blocks=BLOCKS)
+
+
+class Serving:
+    """One engine over `executor`, from an empty pool of the first `blocks` blocks."""
+
+    def __init__(self, executor: TextExecutor, *, blocks: int = BLOCKS, step_tokens: int = 512, cache: bool = True):
+        self.story = Story()
+        self.engine = Engine(
+            executor, StateMemory(BlockPool(blocks, 16), prefix_cache=cache), RealClock(),
+            EngineOptions(seats=min(16, step_tokens), step_tokens=step_tokens), emit=self.story.fold,
+        )  # fmt: skip
+
+    def answers(self, *prompts: list[int], sampling: Sampling = Sampling(), n: int = 1) -> list[list[int]]:
+        """The tokens of every sequence of every prompt, served together."""
+        said: dict[tuple[str, int], list[int]] = {}
+        for i, prompt in enumerate(prompts):
+            id = f"p{len(self.story.ended) + i}"
+            self.engine.add(
+                NewRequest(id=id, prompt=tuple(prompt), max_tokens=EMITS, ignore_eos=True, sampling=sampling, n=n)
+            )
+            said |= {(id, index): [] for index in range(n)}
+        while self.engine.requests:
+            for emission in self.engine.step():
+                said[emission.id, emission.index].extend(emission.tokens)
+            self.engine.check()
+        assert all(record.stage == "finished" for record in self.story.ended.values())
+        return list(said.values())
+
+    def total(self, kind: str) -> int:
+        return sum(getattr(s.counts, kind) for record in self.story.ended.values() for s in record.sequences)
+
+
+@pytest.fixture(scope="module")
+def alone(executor: TextExecutor) -> list[list[int]]:
+    return [Serving(executor).answers(prompt)[0] for prompt in PROMPTS]
+
+
+def test_batched_is_alone(executor, alone):
+    assert Serving(executor).answers(*PROMPTS) == alone
+
+
+def test_chunked_is_unchunked(executor, alone):
+    serving = Serving(executor, step_tokens=17)
+    assert serving.answers(*PROMPTS) == alone
+
+
+def test_preempted_and_resumed_is_undisturbed(executor, alone):
+    serving = Serving(executor, blocks=11, cache=False)
+    assert serving.answers(*PROMPTS) == alone
+    assert sum(record.preemptions for record in serving.story.ended.values()) > 0
+    assert serving.total("recomputed") > 0
+
+
+def test_regained_is_undisturbed(executor, alone):
+    serving = Serving(executor, blocks=11, cache=True)
+    assert serving.answers(*PROMPTS) == alone
+    assert serving.total("regained") > 0
+
+
+def test_reused_is_computed(executor, alone):
+    serving = Serving(executor)
+    assert serving.answers(*PROMPTS) == alone
+    assert serving.answers(*PROMPTS) == alone
+    assert serving.total("reused") >= sum((len(prompt) - 1) // 16 * 16 for prompt in PROMPTS)
+
+
+def test_siblings_that_share_a_prompt_say_what_each_says_elsewhere(executor):
+    sampling = Sampling(temperature=1.0, seed=5)
+    together = Serving(executor).answers(PROMPTS[0], sampling=sampling, n=3)
+    assert len({tuple(tokens) for tokens in together}) == 3
+    assert Serving(executor, step_tokens=16).answers(PROMPTS[0], sampling=sampling, n=3) == together
+    squeezed = Serving(executor, blocks=14, cache=False)
+    assert squeezed.answers(PROMPTS[0], PROMPTS[0], sampling=sampling, n=3) == together * 2
+    assert sum(record.preemptions for record in squeezed.story.ended.values()) > 0
