@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import socket
 import sys
 
@@ -22,7 +23,9 @@ from headway.replica.options import replica_options
 from headway.serve.app import make_app
 from headway.serve.front import Front
 
-_DRAIN_S = 10
+#: How long answers may still grow after the server was told to stop, and how long their ends may take.
+_DRAIN_S = 8
+_LAST_WORDS_S = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,22 +61,43 @@ def run(args: argparse.Namespace) -> int:
         max_waiting=options.max_waiting,
         on_change=on_change,
     )
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
-            make_app(front), log_level="warning", access_log=False, timeout_graceful_shutdown=_DRAIN_S, lifespan="on"
-        )
+            make_app(front),
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=_DRAIN_S + _LAST_WORDS_S,
+            lifespan="on",
+        ),
+        front,
     )
     logging.getLogger("uvicorn.error").addFilter(lambda record: "Cancel 0 running task" not in record.getMessage())
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the one that ended it again, once all is done
+        signal.signal(number, signal.SIG_IGN)
     server.run(sockets=[listener])
     if front.state == "failed":
         raise ArtifactError(front.failure)
     return 0
 
 
+class _Server(uvicorn.Server):
+    """Lets the front cancel what is still alive when its patience ends, so that streams end with an error event."""
+
+    def __init__(self, config: uvicorn.Config, front: Front) -> None:
+        super().__init__(config)
+        self._front = front
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._front.drain(_DRAIN_S)
+        await super().shutdown(sockets)
+
+
 def _listen(options: ServeOptions) -> socket.socket:
-    """Take the port first of all: an address that cannot be had should not cost a minute of loading."""
+    """Take the port first of all: an address that cannot be had should not cost a minute of loading.
+
+    asyncio turns Nagle's algorithm off only where the protocol is named: without it small answers take 40 ms."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     if sys.platform != "win32":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

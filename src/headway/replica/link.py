@@ -15,7 +15,7 @@ import zmq
 import zmq.asyncio
 
 from headway.errors import ProtocolError
-from headway.replica.messages import Cancel, LoadFailed, Stop, Submit, ToFront, decode_to_front, encode
+from headway.replica.messages import Cancel, LoadFailed, Ready, Stop, Submit, ToFront, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
 
 _RESTART_PAUSE_S = 1.0
@@ -28,7 +28,7 @@ class Link:
 
     heard   called with each message, in order
     died    called with the exit status when the process ended without being told to; another one is started then,
-            unless it could not load its model
+            unless it never became ready: that would only repeat itself
     """
 
     def __init__(
@@ -40,7 +40,8 @@ class Link:
         self._socket: zmq.asyncio.Socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
-        self._hopeless = False
+        self._was_ready = False
+        self._load_failed = False
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -55,30 +56,36 @@ class Link:
     def say(self, message: Submit | Cancel) -> None:
         """Send without waiting; what is said while no replica lives is lost (its requests failed already)."""
         if self._socket is not None:
-            zmq.Socket.send(self._socket, encode(message), zmq.DONTWAIT)  # type: ignore[arg-type]
+            self._socket.send(encode(message))  # done at once: the socket holds any number of messages
 
     async def stop(self) -> None:
-        """Tell the process to end, wait for it, and kill it if it does not."""
+        """Tell the process to end, wait for it, and kill it if it does not, or still loads and cannot hear."""
         self._stopping = True
-        if self._socket is not None:
-            with contextlib.suppress(zmq.ZMQError):
-                await asyncio.wait_for(self._socket.send(encode(Stop())), 1.0)
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self._process.wait, _STOP_PATIENCE_S)
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
+        process = self._process
+        if process is not None and process.poll() is None:
+            if self._socket is not None and self._was_ready:
+                self._socket.send(encode(Stop()))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(process.wait, _STOP_PATIENCE_S)
+            process.kill()
+            process.wait()
         if self._keeper is not None:
             await self._keeper
 
     async def _keep(self) -> None:
-        """One process after another, until told to stop or none can load the model."""
-        while not self._stopping and not self._hopeless:
+        """One process after another, until told to stop or one ends before it was ready."""
+        while not self._stopping:
+            self._was_ready = False
             status = await self._one_life()
-            if not self._stopping:
-                self._died(status)
-                await asyncio.sleep(_RESTART_PAUSE_S)
+            if self._stopping:
+                return
+            self._died(status)
+            if not self._was_ready:
+                if not self._load_failed:
+                    self._heard(LoadFailed("ReplicaDied", f"the replica ended while loading (exit status {status})"))
+                return
+            print(f"headway: the replica ended (exit status {status}); another one is started", file=sys.stderr)
+            await asyncio.sleep(_RESTART_PAUSE_S)
 
     async def _one_life(self) -> int:
         context = zmq.asyncio.Context()
@@ -119,5 +126,6 @@ class Link:
                 print(f"headway: the replica said something unknown and is ended: {error}", file=sys.stderr)
                 process.kill()
                 continue
-            self._hopeless = self._hopeless or isinstance(message, LoadFailed)
+            self._was_ready = self._was_ready or isinstance(message, Ready)
+            self._load_failed = isinstance(message, LoadFailed)
             self._heard(message)

@@ -9,6 +9,7 @@ import psutil
 
 from headway.config import ServeOptions
 from headway.engine import EngineOptions
+from headway.errors import ConfigError
 
 _AUTO_SHARE = 4
 _AUTO_MOST_BYTES = 4 << 30
@@ -29,14 +30,18 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "auto"
     threads: int | None = None
     prefix_cache: bool = True
+    max_context: int | None = None
     engine: EngineOptions = EngineOptions()
 
 
 def replica_options(options: ServeOptions, cache: Path) -> ReplicaOptions:
-    """`--memory auto` becomes a quarter of the memory that is free now, at most 4 GiB."""
-    memory_bytes = options.memory.bytes
+    """`--memory auto` becomes a quarter of the memory that is free now, at most 4 GiB. Raises ConfigError for more
+    than is free."""
+    memory_bytes, available = options.memory.bytes, psutil.virtual_memory().available
     if options.memory.auto:
-        memory_bytes = min(psutil.virtual_memory().available // _AUTO_SHARE, _AUTO_MOST_BYTES)
+        memory_bytes = min(available // _AUTO_SHARE, _AUTO_MOST_BYTES)
+    elif memory_bytes is not None and memory_bytes > available:
+        raise ConfigError("--memory", f"{options.memory} is more than the {available >> 20}MiB that are free")
     return ReplicaOptions(
         model=options.model[0],
         cache=str(cache),
@@ -47,6 +52,7 @@ def replica_options(options: ServeOptions, cache: Path) -> ReplicaOptions:
         state=options.state,
         threads=options.threads,
         prefix_cache=options.prefix_cache,
+        max_context=options.max_context,
         engine=EngineOptions(
             seats=options.seats,
             step_tokens=options.step_tokens,

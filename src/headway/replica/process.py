@@ -22,7 +22,7 @@ import zmq
 from headway.clock import RealClock
 from headway.compute.executor import Executor
 from headway.engine import Engine
-from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, ProtocolError, UnknownRequest
+from headway.errors import ConfigError, DuplicateRequest, HeadwayError, InvalidRequest, ProtocolError, UnknownRequest
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.replica.messages import (
@@ -118,14 +118,20 @@ class Replica:
 
 
 def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int]:
-    """The model's executor and its number of blocks. Raises HeadwayError."""
+    """The model's executor and its number of blocks. Raises HeadwayError, and whatever torch or the files raise."""
     from pathlib import Path
 
     from headway.artifacts import resolve
     from headway.artifacts.cache import Cache
+    from headway.compute.models.spec import DecoderSpec
     from headway.compute.text.executor import TextExecutor
 
     files = resolve(options.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
+    limit = DecoderSpec.from_config(files.config, files.name).max_context
+    if options.max_context is not None and options.max_context > limit:
+        raise ConfigError(
+            "--max-context", f"{options.max_context} is more than the {limit} positions of {files.name}"
+        )
     executor = TextExecutor.load(
         files,
         cache=Cache.at(Path(options.cache)).converted,
@@ -176,14 +182,16 @@ def main(address: str, options_json: str) -> int:
 
     try:
         say(Loading("starting", 0, 0))
-        executor, blocks = load(options, say)
+        try:
+            executor, blocks = load(options, say)
+        except Exception as error:  # whatever it is, another try would end the same way
+            text = str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
+            say(LoadFailed(type(error).__name__, text))
+            return 1
         replica = Replica(socket, executor, blocks, options)
         say(ready(replica, options, (time.monotonic() - started) * 1e3))
         replica.loop(lambda: os.getppid() == front)
         return 0
-    except HeadwayError as error:
-        say(LoadFailed(type(error).__name__, str(error)))
-        return 1
     finally:
         context.destroy(linger=1000)
 

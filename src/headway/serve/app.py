@@ -7,16 +7,18 @@ from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, InvalidRequest
 from headway.serve import models, sight, text
 from headway.serve.errors import on_http_error, on_refusal
 from headway.serve.front import Front
-from headway.serve.visit import Visits
+from headway.serve.visit import Visits, visit
 
 
-def make_app(front: Front) -> Starlette:
+def make_app(front: Front) -> ASGIApp:
     """Starts the replica with the application and stops it with it."""
 
     @contextlib.asynccontextmanager
@@ -29,9 +31,26 @@ def make_app(front: Front) -> Starlette:
 
     app = Starlette(
         routes=[*text.routes, *sight.routes, *models.routes],
-        middleware=[Middleware(Visits, front=front)],
-        exception_handlers={HeadwayError: on_refusal, HTTPException: on_http_error, Exception: on_refusal},
+        exception_handlers={
+            InvalidRequest: _on_invalid,
+            HeadwayError: on_refusal,
+            HTTPException: on_http_error,
+            ClientDisconnect: _on_leaving,
+            Exception: on_refusal,
+        },
         lifespan=lifespan,
     )
     app.state.front = front
-    return app
+    return Visits(app, front)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    """A body that means nothing is counted here when it never became a request."""
+    if request.method == "POST" and not visit(request).served:
+        request.app.state.front.metrics.refuse("invalid")
+    return await on_refusal(request, error)
+
+
+async def _on_leaving(request: Request, error: Exception) -> Response:
+    """The client left before its body was there; nobody hears this."""
+    return Response(status_code=499)

@@ -6,8 +6,9 @@ field given as null or at its default counts as absent, even if it is not suppor
 
 from __future__ import annotations
 
+import re
 import secrets
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -31,9 +32,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "min_p": (0,),
     "min_tokens": (0,),
     "modalities": (["text"],),
+    "moderation": (),
     "parallel_tool_calls": (True, False),
     "prediction": (),
     "presence_penalty": (0,),
+    "prompt_cache_key": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
     "reasoning_effort": (),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
@@ -46,9 +51,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
+#: Beyond any option's limit, and within what arithmetic and messages can carry.
+_MOST = 1 << 31
+
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -75,7 +84,7 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         _within("temperature", temperature, 0, 2)
         if not 0 < top_p <= 1:
             raise InvalidRequest("top_p", f"top_p is {top_p}; it must be more than 0 and at most 1")
-        _within("top_k", top_k, 0, 1 << 31)
+        _within("top_k", top_k, 0, _MOST)
         seed = secrets.randbits(63) if self.seed is None else self.seed
         return Sampling(temperature, top_k, top_p, seed)
 
@@ -108,21 +117,22 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     """Returns the body and the names of the fields that were accepted without effect. Raises InvalidRequest."""
     try:
         raw = msgspec.json.decode(data or b"null")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest("body", f"the body is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise InvalidRequest("body", "the body must be a JSON object")
-    given = {name: value for name, value in raw.items() if value is not None}
-    ignored = [name for name in IGNORED if name in given]
-    known = kind.__struct_fields__
-    for name in list(given):
-        if name in known:
-            continue
-        if name in UNSUPPORTED and given[name] not in UNSUPPORTED[name]:
-            raise InvalidRequest(name, f"{name} is not supported yet; leave it out or send null")
-        if name not in UNSUPPORTED and name not in IGNORED:
+    given: dict[str, Any] = {}
+    ignored: list[str] = []
+    for name, value in raw.items():
+        if name in IGNORED:
+            ignored += [name] if value is not None else []
+        elif name in UNSUPPORTED:
+            if not _asks_nothing(value, UNSUPPORTED[name]):
+                raise InvalidRequest(name, f"{name} is not supported yet; leave it out or send null")
+        elif name not in kind.__struct_fields__:
             raise InvalidRequest(name, f"{name} is not a known field")
-        del given[name]
+        elif value is not None:
+            given[name] = value
     try:
         body = msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
@@ -131,12 +141,17 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     return body, ignored
 
 
+def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:
+    """Null, or one of `defaults`; to Python `0 == False`, to JSON they differ."""
+    return value is None or any(
+        value == default and isinstance(value, bool) == isinstance(default, bool) for default in defaults
+    )
+
+
 def _check(body: _Common) -> None:
-    most = body.most_tokens  # type: ignore[attr-defined]
-    if most is not None and most < 1:
-        raise InvalidRequest("max_tokens", f"max_tokens is {most}; at least 1 is needed (null means what fits)")
-    if body.n is not None and body.n < 1:
-        raise InvalidRequest("n", f"n is {body.n}; at least 1 is needed")
+    for name in ("max_tokens", "max_completion_tokens", "n"):
+        if (value := getattr(body, name, None)) is not None:
+            _within(name, value, 1, _MOST)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options has a meaning only with stream: true")
     for name in ("seed", "priority"):
@@ -151,7 +166,5 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 def _field(error: msgspec.ValidationError) -> str:
     """The field that msgspec's message names: `… - at `$.top_p``, or `missing required field `model``."""
-    text = str(error)
-    if "`$." in text:
-        return text.rsplit("`$.", 1)[1].rstrip("`")
-    return text.split("`")[1] if text.count("`") >= 2 else "body"
+    found = re.search(r"\$\.([\w.]+)", str(error)) or re.search(r"field `(\w+)`", str(error))
+    return found[1] if found else "body"

@@ -37,15 +37,17 @@ def error_body(status: int, message: str, code: str, param: str | None = None) -
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def never(verdict: Never, id: str) -> Refusal:
-    """A request that could not be served even alone."""
+def never(verdict: Never, model_context: int) -> Refusal:
+    """A request that could not be served even alone. No option raises a limit that is the model's own."""
     what = {
         "context": "prompt and max_tokens together are {need} positions, and the context holds {limit}",
         "pool": "prompt and max_tokens together need {need} blocks of state, and the pool has {limit}",
         "seats": "n is {need}, and there are {limit} seats",
     }[verdict.rule].format(need=verdict.need, limit=verdict.limit)
     param = "n" if verdict.rule == "seats" else "max_tokens"
-    return Refusal(400, f"{what}; {verdict.option} raises the limit", code=f"never_{verdict.rule}", param=param)
+    own = verdict.rule == "context" and verdict.limit == model_context
+    remedy = "that is all the model was made for" if own else f"{verdict.option} raises the limit"
+    return Refusal(400, f"{what}; {remedy}", code=f"never_{verdict.rule}", param=param)
 
 
 def invalid(error: InvalidRequest) -> Refusal:
@@ -78,4 +80,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """Routing errors (no such path, wrong method) in the same shape."""
     status = getattr(error, "status_code", 500)
     detail = str(getattr(error, "detail", error))
-    return Refusal(status, f"{request.method} {request.url.path}: {detail}", code="http_error").response()
+    headers = getattr(error, "headers", None)
+    text = f"{request.method} {request.url.path}: {detail}"
+    return Refusal(status, text, code="http_error", headers=headers).response()

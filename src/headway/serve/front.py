@@ -16,6 +16,7 @@ from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
 from headway.request import Emission, NewRequest, Stage
+from headway.serve.shapes import plain_ids
 from headway.story import events as ev
 from headway.story.metrics import Metrics
 from headway.story.record import Record
@@ -43,7 +44,8 @@ class End:
 class Inbox:
     """What the replica said about one live request, in order, ending with an `End`.
 
-    `settled` is set once it is queued or over; `refused` is its end when it never was queued.
+    `settled` is set once it is queued or over; `refused` is its end when it never was queued; `left` says that its
+    exchange is over already.
     """
 
     queue: asyncio.Queue[Emission | End] = field(default_factory=asyncio.Queue)
@@ -51,6 +53,7 @@ class Inbox:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     refused: End | None = None
     rejected: InvalidRequest | DuplicateRequest | None = None
+    left: bool = False
 
 
 class Front:
@@ -94,8 +97,9 @@ class Front:
                 return f"r-{self._ids}"
 
     def submit(self, new: NewRequest, received_at: int) -> Inbox:
-        """Send a request to the replica. Raises DuplicateRequest for an id that is alive."""
-        if new.id in self._inboxes:
+        """Send a request to the replica. Raises DuplicateRequest for an id that is alive; it is until the last byte
+        of its answer was handed over."""
+        if new.id in self.story.live:
             raise DuplicateRequest(new.id)
         inbox = self._inboxes[new.id] = Inbox()
         self._fold(ev.Received(at=received_at, id=new.id))
@@ -116,9 +120,25 @@ class Front:
             self.cancel(record.id, "request")
             await inbox.ended.wait()
 
-    def delivered(self, request_id: str) -> None:
-        """The last byte of this request's answer was handed over."""
-        self._fold(ev.Delivered(at=self.clock.now_ns(), id=request_id))
+    def leave(self, request_id: str) -> None:
+        """The exchange that this request belongs to is over: its last byte was handed over, or its client left. In
+        the second case it is cancelled, since nobody will read its answer."""
+        inbox = self._inboxes.get(request_id)
+        if inbox is None:
+            self._fold(ev.Delivered(at=self.clock.now_ns(), id=request_id))
+        else:
+            inbox.left = True
+            self.cancel(request_id, "client")
+
+    def drain(self, patience_s: float) -> None:
+        """Take nothing more on; what is still alive after `patience_s` is cancelled."""
+        self.state = "draining"
+        asyncio.get_running_loop().call_later(patience_s, self._cut_off)
+
+    def find(self, id: str) -> Record:
+        """The record of a request, named with or without OpenAI's prefix. Raises UnknownRequest."""
+        known = (i for i in plain_ids(id) if i in self.story.live or i in self.story.ended)
+        return self.story.record(next(known, id))
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -183,9 +203,13 @@ class Front:
             self._close(message.id)
 
     def _died(self, status: int) -> None:
-        """The replica ended by itself: what was in flight fails, and nothing is served until another is there."""
+        """The replica ended by itself: its state is gone, what was alive fails, and nothing is served until another
+        one is there."""
         if self.state == "ready":
             self.state = "loading"
+        if self.ready is not None:
+            gone = ev.Levels(0, 0, self.ready.blocks, 0, 0)
+            self._fold(ev.Committed(at=self.clock.now_ns(), step=self.story.step, outcomes=(), forks=(), levels=gone))
         message = f"the replica process ended (exit status {status}) while this request was in flight"
         for request_id in list(self._inboxes):
             self._fold(ev.Failed(at=self.clock.now_ns(), id=request_id, message=message))
@@ -202,6 +226,12 @@ class Front:
                 inbox.settled.set()
             inbox.queue.put_nowait(end)
             inbox.ended.set()
+            if inbox.left:
+                self.leave(request_id)
+
+    def _cut_off(self) -> None:
+        for request_id in self._inboxes:
+            self.cancel(request_id, "drain")
 
     def _fold(self, event: ev.AnyEvent) -> None:
         self.metrics.fold(event)

@@ -33,9 +33,9 @@ class Answer:
         self._front = front
         self._shape = shape
         self._new = new
-        self._texts = [Detokenizer(front.tokenizer) for _ in range(new.n)]
-        visit.served.append(new.id)
+        self._texts: dict[int, Detokenizer] = {}
         self._inbox: Inbox = front.submit(new, visit.received_at)
+        visit.served.append(new.id)
 
     async def whole(self, request: Request, headers: dict[str, str]) -> Response:
         """The unstreamed answer. Raises Refusal when it cannot be given."""
@@ -98,7 +98,9 @@ class Answer:
 
     def _take(self, emission: Emission) -> list[dict[str, Any]]:
         """Add tokens to their choice. Returns what a stream says about them."""
-        choice = self._shape.choices[emission.index]
+        choice = self._shape.choice_of(emission.index)
+        if emission.index not in self._texts:
+            self._texts[emission.index] = Detokenizer(self._front.tokenizer)
         detokenizer = self._texts[emission.index]
         text = detokenizer.push(emission.tokens)
         if emission.finish is not None:
@@ -108,15 +110,12 @@ class Answer:
         return self._shape.deltas(choice, text, emission.finish)
 
     async def _unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
-        """The result of `work`, or None, with the request cancelled, when the client left first."""
+        """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""
         working = asyncio.ensure_future(work)
         leaving = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            self._front.cancel(self._new.id, "client")
-            return None
+            return working.result() if working.done() else None
         finally:
             for task in (working, leaving):
                 task.cancel()
@@ -129,7 +128,8 @@ class Answer:
             raise self._inbox.rejected
         verdict = self._record.verdict
         if isinstance(verdict, Never):
-            return never(verdict, self._new.id)
+            assert self._front.ready is not None
+            return never(verdict, self._front.ready.facts.max_context)
         if end.stage is Stage.CANCELLED:
             return Refusal(499, "the request was cancelled", code="cancelled")
         return Refusal(500, end.message, code="failed")

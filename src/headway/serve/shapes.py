@@ -27,11 +27,16 @@ class Shape:
     id: str
     model: str
     created: int
-    choices: list[Choice] = field(default_factory=list)
+    choices: dict[int, Choice] = field(default_factory=dict)
+
+    def choice_of(self, index: int) -> Choice:
+        """The choice of one sequence; it begins when its first token comes, so a refused `n` costs nothing."""
+        return self.choices.setdefault(index, Choice(index))
 
     def whole(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The unstreamed answer."""
-        return self._head(self.object) | {"choices": [self.choice(c) for c in self.choices], "usage": usage}
+        choices = [self.choice(self.choices[index]) for index in sorted(self.choices)]
+        return self._head(self.object) | {"choices": choices, "usage": usage}
 
     def chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """One event of a stream."""
@@ -87,12 +92,12 @@ class ChatShape(Shape):
         return rows
 
 
-def chat_shape(id: str, model: str, created: int, n: int) -> ChatShape:
-    return ChatShape("chatcmpl-", "chat.completion", id, model, created, [Choice(i) for i in range(n)])
+def chat_shape(id: str, model: str, created: int) -> ChatShape:
+    return ChatShape("chatcmpl-", "chat.completion", id, model, created)
 
 
-def completion_shape(id: str, model: str, created: int, n: int) -> Shape:
-    return Shape("cmpl-", "text_completion", id, model, created, [Choice(i) for i in range(n)])
+def completion_shape(id: str, model: str, created: int) -> Shape:
+    return Shape("cmpl-", "text_completion", id, model, created)
 
 
 def usage(record: Record) -> dict[str, Any]:
@@ -110,9 +115,6 @@ def usage(record: Record) -> dict[str, Any]:
 PREFIXES = ("chatcmpl-", "cmpl-")
 
 
-def plain_id(id: str) -> str:
-    """A request's id without OpenAI's prefix; both forms are accepted wherever an id is."""
-    for prefix in PREFIXES:
-        if id.startswith(prefix):
-            return id.removeprefix(prefix)
-    return id
+def plain_ids(id: str) -> list[str]:
+    """What `id` may mean wherever an id is accepted: itself, then itself without OpenAI's prefix."""
+    return [id, *(id.removeprefix(prefix) for prefix in PREFIXES if id.startswith(prefix))]

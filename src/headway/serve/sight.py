@@ -12,7 +12,7 @@ from starlette.routing import Route
 from headway.errors import InvalidRequest
 from headway.request import Stage
 from headway.serve.front import Front
-from headway.serve.shapes import plain_id
+from headway.serve.shapes import plain_ids
 from headway.story.explain import request_view
 
 _PAGE = 100
@@ -31,7 +31,8 @@ async def requests(request: Request) -> Response:
         records = [record for record in records if record.stage == stage]
     if after := query.get("after"):
         ids = [record.id for record in records]
-        records = records[ids.index(plain_id(after)) + 1 :] if plain_id(after) in ids else []
+        known = [id for id in plain_ids(after) if id in ids]
+        records = records[ids.index(known[0]) + 1 :] if known else []
     now = front.clock.now_ns()
     data = [request_view(front.story, record, now) for record in records[:limit]]
     return JSONResponse({"data": data, "next": records[limit - 1].id if len(records) > limit else None})
@@ -40,7 +41,7 @@ async def requests(request: Request) -> Response:
 async def one_request(request: Request) -> Response:
     """GET: the record. DELETE: end it, then the record; a second DELETE says the same."""
     front: Front = request.app.state.front
-    record = front.story.record(plain_id(request.path_params["id"]))
+    record = front.find(request.path_params["id"])
     if request.method == "DELETE":
         await front.cancelled(record)
     return JSONResponse(request_view(front.story, record, front.clock.now_ns()))

@@ -65,17 +65,18 @@ async def _generate(
     if not body.stream:
         return await answer.whole(request, headers)
     include_usage = body.stream_options is not None and body.stream_options.include_usage
-    return await answer.stream(request, headers, include_usage=include_usage)
+    return await answer.stream(request, headers, include_usage=bool(include_usage))
 
 
 def _shape(front: Front, body: ChatBody | CompletionBody, new: NewRequest) -> Shape:
     make = chat_shape if isinstance(body, ChatBody) else completion_shape
-    return make(new.id, front.served_name, int(time.time()), new.n)
+    return make(new.id, front.served_name, int(time.time()))
 
 
 def _admissible(front: Front) -> None:
     """Refuse before the body is read when nothing can be served now."""
     if front.state != "ready":
+        front.metrics.refuse("loading")
         raise not_ready(front)
     if front.waiting >= front.max_waiting:
         front.metrics.refuse("queue")
@@ -89,7 +90,6 @@ def _admissible(front: Front) -> None:
 
 def not_ready(front: Front) -> Refusal:
     """503 with what is going on."""
-    front.metrics.refuse("loading")
     message = {"loading": "the model is loading", "draining": "the server is shutting down"}
     text = message.get(front.state, f"the model could not be loaded: {front.failure}")
     return Refusal(503, text, code=front.state, headers={"retry-after": "2"})

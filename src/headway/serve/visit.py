@@ -62,4 +62,4 @@ class Visits:
                 )
         finally:
             for request_id in current.served:
-                self._front.delivered(request_id)
+                self._front.leave(request_id)
