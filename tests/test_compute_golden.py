@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import pytest
 
+from headway.artifacts.cache import Cache
 from headway.artifacts.files import ModelFiles
 from headway.compute.text.executor import TextExecutor
 from headway.plan import Span, StepPlan
@@ -20,7 +20,7 @@ BLOCKS_EACH = 8
 
 @pytest.fixture(scope="module")
 def executor(smollm2: ModelFiles) -> TextExecutor:
-    cache = Path(platformdirs.user_cache_dir("headway", appauthor=False)) / "weights"
+    cache = Cache.at(None).converted
     return TextExecutor.load(
         smollm2, cache=cache, weights="fp32", threads=2, blocks=16 * BLOCKS_EACH, max_step_positions=1024
     )
