@@ -1,0 +1,373 @@
+"""Who is next and who is put out, seen from outside: the real engine in small worlds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headway.planning
+from headway.compute.fake import expected_tokens
+from headway.plan import Draw
+from headway.policy import preempt
+from headway.policy.order import ORDERS, fcfs, priority
+from headway.request import NewRequest, Stage
+from headway.story.events import Admitted, Finished, Preempted
+from headway.verdict import Never
+from world import SAMPLED, World
+
+
+def admitted(world: World) -> list[str]:
+    return [event.id for event in world.events if isinstance(event, Admitted)]
+
+
+# -- order ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "order"), [("fcfs", "abcd"), ("priority", "cbda")])
+def test_requests_are_admitted_in_the_order_of_the_policy(policy, order):
+    world = World(seats=1, policy=policy)
+    for id, number in zip("abcd", (5, 0, -1, 0), strict=True):
+        world.add(id, 4, max_tokens=2, priority=number)
+    world.run()
+    assert "".join(admitted(world)) == order
+
+
+def test_a_later_request_of_lower_number_goes_first_but_takes_nothing_from_one_that_runs():
+    world = World(seats=1, policy="priority")
+    world.add("runs", 4, max_tokens=3, priority=9)
+    world.step()
+    world.add("later", 4, max_tokens=1, priority=5)
+    world.add("last", 4, max_tokens=1, priority=1)
+    world.run()
+    assert admitted(world) == ["runs", "last", "later"]
+    assert world.story.record("runs").preemptions == 0
+
+
+def test_the_orders_are_total_and_smaller_goes_first():
+    world = World()
+    a, b = world.add("a", 4, max_tokens=1, priority=1), world.add("b", 4, max_tokens=1, priority=0)
+    assert fcfs(a) < fcfs(b) and priority(b) < priority(a)
+    assert {"fcfs": fcfs, "priority": priority} == ORDERS
+
+
+def test_decodes_come_before_chunks_and_chunks_before_prompts():
+    world = World(seats=4, step_tokens=10)
+    world.add("decodes", 4, max_tokens=9)
+    world.step()
+    world.add("chunks", 15, max_tokens=2)
+    world.step()
+    world.add("arrives", 15, max_tokens=2)
+    world.step()
+    members = [(member.id, member.positions) for member in world.steps()[-1].members]
+    assert members == [("decodes", 1), ("chunks", 6), ("arrives", 3)]
+
+
+# -- waits, from the engine ---------------------------------------------------------------------------------
+
+
+def test_a_request_with_more_sequences_than_free_seats_waits_for_all_of_them():
+    world = World(seats=3)
+    world.add("a", 4, n=2, max_tokens=9)
+    world.add("b", 4, n=2, max_tokens=9)
+    world.step()
+    wait = world.wait("b")
+    assert (wait.on, wait.rule, wait.unit, wait.need, wait.have, wait.short) == ("turn", "seats", "seats", 2, 1, 1)
+    assert wait.holders == ()
+
+
+def test_a_prompt_waits_for_the_budget_that_others_spend():
+    world = World(step_tokens=8, seats=4)
+    world.add("a", 20, max_tokens=2)
+    world.add("b", 20, max_tokens=2)
+    world.add("c", 20, max_tokens=2)
+    world.step()
+    wait = world.wait("b")
+    assert (wait.on, wait.rule, wait.unit) == ("turn", "budget", "positions")
+    assert (wait.need, wait.have, wait.short) == (1, 0, 1)
+    assert world.wait("c").rule == "order"  # whoever is behind is not judged: nothing is left for anyone
+
+
+def test_a_finished_sequence_gives_back_its_seat_before_its_request_ends():
+    world = World(seats=2)
+    prompt, second = tuple(range(3)), Draw(1, 0, SAMPLED)
+    stop = expected_tokens(prompt, second, 3, world.vocab)[-1]  # ends the second sequence, not the first
+    world.add("a", list(prompt), n=2, max_tokens=9, stop_ids=(stop,), sampling=SAMPLED)
+    world.add("b", 3, max_tokens=1)
+    for _ in range(3):
+        world.step()
+        assert world.story.record("b").stage is Stage.WAITING
+    assert world.finish == {("a", 1): "stop"} and world.story.record("a").stage is Stage.RUNNING
+    world.step()
+    assert world.story.record("b").stage is Stage.FINISHED
+
+
+# -- bypass ---------------------------------------------------------------------------------------------------
+
+
+def blocked_head(max_bypass: int, small: int) -> World:
+    """One request runs, a large one cannot join it, and `small` small ones stand behind."""
+    world = World(blocks=20, block_tokens=4, seats=8, max_bypass=max_bypass)
+    world.add("runs", 20, max_tokens=50)
+    world.step()
+    world.add("large", 60, max_tokens=1)  # 16 blocks; 14 are left
+    for i in range(small):
+        world.add(f"s{i}", 3, max_tokens=1)
+    return world
+
+
+@pytest.mark.parametrize("max_bypass", [0, 1, 3, 7])
+def test_a_blocked_head_is_overtaken_at_most_max_bypass_times_then_nobody_passes(max_bypass):
+    world = blocked_head(max_bypass, small=10)
+    while world.story.record("large").stage is Stage.WAITING:
+        world.step()
+    before = admitted(world)[: admitted(world).index("large")]
+    assert before == ["runs", *(f"s{i}" for i in range(max_bypass))]
+    world.run()
+    assert len(admitted(world)) == 12
+
+
+def test_the_count_of_the_overtaken_stays_with_the_head_from_step_to_step():
+    world = blocked_head(max_bypass=3, small=2)
+    head = world.engine.requests["large"]
+    world.step()
+    assert head.overtaken == 2
+    world.add("t0", 3, max_tokens=1)
+    world.add("t1", 3, max_tokens=1)
+    world.step()
+    assert head.overtaken == 3
+    world.step()
+    assert head.overtaken == 3 and world.story.record("t1").stage is Stage.WAITING
+    assert world.wait("t1").rule == "order"  # nothing is short for it but its turn
+    assert world.wait("large").rule == "blocks"
+
+
+def test_a_later_head_does_not_inherit_the_count_and_the_first_one_keeps_its():
+    """Under priority a new head may come to stand before a blocked one."""
+    world = World(blocks=20, block_tokens=4, seats=8, max_bypass=2, policy="priority")
+    world.add("runs", 20, max_tokens=12, priority=0)
+    world.step()
+    world.add("old", 60, max_tokens=1, priority=5)
+    world.add("s0", 3, max_tokens=1, priority=6)
+    world.step()
+    world.add("new", 60, max_tokens=1, priority=1)
+    world.add("s1", 3, max_tokens=1, priority=6)
+    world.step()
+    requests = world.engine.requests
+    assert (requests["old"].overtaken, requests["new"].overtaken) == (1, 1)
+    assert world.steps()[-1].head == "new"
+    world.run()
+    assert admitted(world) == ["runs", "s0", "s1", "new", "old"]
+
+
+def test_a_small_request_behind_several_blocked_ones_is_still_found():
+    world = World(blocks=20, block_tokens=4, seats=8, max_bypass=3)
+    world.add("runs", 20, max_tokens=50)
+    world.step()
+    for id in ("l0", "l1", "l2"):
+        world.add(id, 60, max_tokens=1)
+    world.add("small", 3, max_tokens=1)
+    world.step()
+    assert world.story.record("small").stage is Stage.FINISHED
+    assert set(world.steps()[-1].waits) == {"l0", "l1", "l2"}
+    assert [world.engine.requests[id].overtaken for id in ("l0", "l1", "l2")] == [1, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 4), st.integers(6, 14), st.sampled_from(["fcfs", "priority"]),
+    st.lists(st.tuples(st.integers(1, 22), st.integers(1, 8), st.integers(0, 1), st.integers(0, 2)),
+             min_size=3, max_size=14),
+)  # fmt: skip
+def test_however_they_arrive_no_more_than_max_bypass_pass_a_head(max_bypass, blocks, policy, arrivals):
+    """Counted from the story alone: admissions between a request's becoming the blocked head and its own."""
+    world = World(blocks=blocks, block_tokens=2, seats=4, step_tokens=16, max_bypass=max_bypass, policy=policy)
+    passed: dict[str, int] = {}
+    orders: dict[str, tuple[int, ...]] = {}
+
+    def step() -> None:
+        told = len(world.events)
+        world.step()
+        if len(world.events) == told:
+            return  # nothing was alive
+        step = world.steps()[-1]
+        joined = [event.id for event in world.events[told:] if isinstance(event, Admitted)]
+        for id in joined:
+            passed.pop(id, None)
+        if step.head is not None:
+            later = [id for id in joined if orders[id] > orders[step.head]]
+            passed[step.head] = passed.get(step.head, 0) + len(later)
+            assert passed[step.head] <= max_bypass
+
+    for i, (prompt, emits, number, gap) in enumerate(arrivals):
+        request = world.add(f"r{i}", prompt, max_tokens=emits, priority=number)
+        orders[request.id] = world.engine.order(request)
+        for _ in range(gap):
+            step()
+    while world.engine.requests:
+        step()
+
+
+def test_ten_thousand_waiting_requests_cost_a_step_nothing(monkeypatch):
+    """What is counted is judgements, quotes and orders asked for, not time."""
+    count = {"judge": 0, "quote": 0, "order": 0}
+    judge = headway.planning.judge
+
+    def counted(*args):
+        count["judge"] += 1
+        return judge(*args)
+
+    def order(request):
+        count["order"] += 1
+        return fcfs(request)
+
+    monkeypatch.setattr(headway.planning, "judge", counted)
+    monkeypatch.setitem(ORDERS, "fcfs", order)
+    world = World(blocks=20, block_tokens=4, seats=8, max_bypass=32)
+    quote = world.engine.memory.quote
+
+    def quoted(sequences):
+        count["quote"] += 1
+        return quote(sequences)
+
+    monkeypatch.setattr(world.engine.memory, "quote", quoted)
+    world.add("runs", 20, max_tokens=30)
+    world.engine.step()
+    for i in range(10_000):
+        world.engine.add(NewRequest(id=f"w{i}", prompt=tuple(range(60)), max_tokens=1))
+    for _ in range(3):
+        count.update(judge=0, quote=0, order=0)
+        world.engine.step()
+        assert count == {"judge": 33, "quote": 33, "order": 1}  # the head and 32 behind it; the one that runs
+        step = world.steps()[-1]
+        assert len(step.waits) == 33 and step.waiting == 10_000
+    assert world.wait("w33").rule == world.wait("w9999").rule == "order"
+    assert world.story.ahead(world.story.record("w9999")) == 9_999
+
+
+# -- preemption -----------------------------------------------------------------------------------------------
+
+
+def crowd(numbers: dict[str, int], **options: object) -> World:
+    """Each of these holds two of the pool's blocks, all full but for one position; the next step is short."""
+    world = World(blocks=2 * len(numbers), block_tokens=4, seats=8, prefix_cache=False, **options)
+    for id, number in numbers.items():
+        world.add(id, 7, max_tokens=9, priority=number)
+    world.step()
+    world.step()
+    assert world.pool.free == 0
+    return world
+
+
+def put_out(world: World) -> list[tuple[str, str]]:
+    return [(event.id, event.by) for event in world.events if isinstance(event, Preempted)]
+
+
+def test_the_victim_has_the_largest_priority_number():
+    world = crowd({"a": 1, "b": 9, "c": 0})
+    world.step()
+    assert put_out(world) == [("b", "c")]
+
+
+def test_among_equals_the_victim_is_the_newest():
+    world = crowd({"a": 1, "b": 1, "c": 1})
+    world.step()
+    assert put_out(world) == [("c", "a")]
+
+
+def test_the_last_in_rank_that_lacks_a_block_puts_itself_out():
+    world = World(blocks=4, block_tokens=4, seats=8, prefix_cache=False)
+    world.add("old", 4, max_tokens=9)
+    world.add("new", 7, max_tokens=9)
+    world.step()
+    world.step()
+    assert world.pool.free == 0
+    world.step()  # old has room in its second block; new needs a third
+    assert put_out(world) == [("new", "new")]
+    assert world.spent(3, "old") == 1
+    world.run()
+    assert world.said["new", 0] == world.expected("new", 0, 9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(8, 20), st.booleans(),
+    st.lists(st.tuples(st.integers(1, 10), st.integers(2, 12), st.integers(0, 2)), min_size=2, max_size=8),
+)  # fmt: skip
+def test_a_request_never_puts_out_one_that_ranks_before_it_and_the_first_keeps_what_it_has(blocks, cache, asks):
+    world = World(blocks=blocks, block_tokens=2, seats=4, step_tokens=16, prefix_cache=cache, policy="priority")
+    ranks = {}
+    for i, (prompt, emits, number) in enumerate(asks):
+        request = world.add(f"r{i}", prompt, max_tokens=emits, priority=number)
+        ranks[request.id] = preempt.rank(request)
+    running: set[str] = set()
+    seen = 0
+    while world.engine.requests:
+        world.step()
+        for event in world.events[seen:]:
+            match event:
+                case Admitted():
+                    running.add(event.id)
+                case Finished():
+                    running.discard(event.id)
+                case Preempted():
+                    assert ranks[event.id] >= ranks[event.by]
+                    assert event.id == max(running, key=ranks.__getitem__)
+                    assert len(running) > 1, "the only one that runs was put out"
+                    running.discard(event.id)
+        seen = len(world.events)
+
+
+def test_a_preempted_request_returns_to_its_old_place_in_the_queue():
+    world = crowd({"a": 0, "b": 0, "c": 0})
+    world.add("later", 7, max_tokens=2)
+    world.step()
+    assert put_out(world)[0][0] == "c"
+    assert [request.id for request in world.engine.waiting] == ["c", "later"]
+    world.run()
+    assert all(world.said[id, 0] == world.expected(id) for id in ("a", "b", "c", "later"))
+
+
+def test_the_price_of_a_victim_is_the_positions_it_gives_up():
+    world = crowd({"a": 0, "b": 0, "c": 0})
+    victim = world.engine.requests["c"]
+    price = preempt.price(victim)
+    world.step()
+    event = next(event for event in world.events if isinstance(event, Preempted))
+    assert price == sum(event.lost) == victim.sequences[0].counts.lost == 8
+
+
+# -- never, from the engine -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ask", "verdict"),
+    [
+        ({"n": 3, "max_tokens": 2}, Never("seats", "seats", 3, 2, "--seats")),
+        ({"max_tokens": 91}, Never("context", "positions", 101, 100, "--max-context")),
+        ({"max_tokens": 31}, Never("pool", "blocks", 11, 10, "--memory")),
+        ({"n": 2, "max_tokens": 17}, Never("pool", "blocks", 12, 10, "--memory")),
+    ],
+)
+def test_the_engine_refuses_at_once_what_can_never_be_served(ask, verdict):
+    world = World(blocks=10, block_tokens=4, seats=2, max_context=100)
+    request = world.add("a", 10, **ask)
+    assert request.stage is Stage.REFUSED and request.verdict == verdict
+    assert not world.engine.requests and world.story.record("a").verdict == verdict
+
+
+@pytest.mark.parametrize("ask", [{"max_tokens": 30}, {"n": 2, "max_tokens": 14}, {"n": 2}, {}])
+def test_and_serves_what_just_fits_to_its_last_token(ask):
+    world = World(blocks=10, block_tokens=4, seats=2, max_context=100)
+    request = world.add("a", 10, **ask)
+    world.run()
+    assert request.stage is Stage.FINISHED
+    assert all(sequence.emitted == request.max_tokens for sequence in request.sequences)
+    assert request.max_tokens == (14 if "n" in ask else 30)  # without max_tokens: what fits
+
+
+def test_without_max_tokens_the_context_bounds_the_answer_too():
+    world = World(blocks=100, block_tokens=4, max_context=50)
+    request = world.add("a", 10)
+    world.run()
+    assert request.sequences[0].emitted == 40 and request.sequences[0].finish == "length"
