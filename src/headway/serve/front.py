@@ -132,7 +132,8 @@ class Front:
 
     def drain(self, patience_s: float) -> None:
         """Take nothing more on; what is still alive after `patience_s` is cancelled."""
-        self.state = "draining"
+        if self.state != "failed":
+            self.state = "draining"
         asyncio.get_running_loop().call_later(patience_s, self._cut_off)
 
     def find(self, id: str) -> Record:
