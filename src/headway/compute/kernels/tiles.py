@@ -16,9 +16,10 @@ from headway.plan import Span
 QUERY_TILE = 128
 #: Lengths are padded to multiples of this many positions while short, then to multiples of at most a quarter.
 LENGTH_STEP = 64
-#: What bounds the scratch memory of one batch of tiles, in values: its scores, and the state it gathers.
+#: What bounds the scratch memory of one batch of tiles, in values: its scores, and the state it gathers (small, so
+#: that what was gathered is still in a cache when it is multiplied: a sixth of a step at 32 sequences).
 SCORES_LIMIT = 8 << 20
-STATE_LIMIT = 2 << 20
+STATE_LIMIT = 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
