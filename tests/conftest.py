@@ -6,6 +6,9 @@ import pytest
 
 from headway.artifacts import resolve
 from headway.artifacts.files import ModelFiles
+from headway.config import yielding_threads
+
+yielding_threads()  # before any test module imports torch
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from headway.config import Environment
+from headway.config import Environment, yielding_threads
 from headway.errors import ConfigError
 
 
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises ConfigError for numbers that cannot work, and what loading a model raises."""
+    yielding_threads()
     from headway.artifacts import resolve
     from headway.artifacts.cache import Cache
     from headway.bench.machine import machine

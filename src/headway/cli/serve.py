@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
 from headway.cli.panel import curl, start_panel
-from headway.config import Environment, ServeOptions, read_options
+from headway.config import Environment, ServeOptions, read_options, yielding_threads
 from headway.config import add_arguments as add_options
 from headway.errors import ArtifactError, ConfigError
 from headway.replica.messages import LoadFailed, Loading, Ready, ToFront
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C. Raises ConfigError and ArtifactError before anything is started."""
+    yielding_threads()
     options, origins = read_options(ServeOptions, args)
     options.validate()
     environment = Environment.read()
