@@ -1,0 +1,257 @@
+"""Prefix reuse: what is found, what is evicted first, and the reason that is given when it ends."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.memory import prefix
+from headway.memory.keys import KeyChain
+from headway.memory.pool import BlockPool
+from headway.memory.prefix import Miss, PrefixIndex
+from headway.memory.table import BlockTable
+from world import World
+
+# -- eviction -------------------------------------------------------------------------------------------------
+
+
+def computed(pool: BlockPool, tokens: list[int], root: bytes = b"root") -> tuple[BlockTable, list[bytes]]:
+    """A table whose blocks are all computed and published, and their keys."""
+    keys = KeyChain(root, pool.block_tokens)
+    whole = len(tokens) // pool.block_tokens
+    table = BlockTable(pool, [], 0)
+    table.grow(whole)
+    table.publish(keys, tokens, len(tokens))
+    return table, keys.upto(tokens, whole)
+
+
+def test_a_tail_is_evicted_before_its_head():
+    pool = BlockPool(4, 2)
+    table, keys = computed(pool, list(range(8)))
+    table.release()
+    left = []
+    for _ in range(4):
+        pool.take()
+        left.append(len(pool.index.match(keys, 4)))
+    assert left == [3, 2, 1, 0]
+
+
+def test_the_least_recently_used_goes_first_and_use_renews():
+    pool = BlockPool(6, 2)
+    (old, old_keys), (new, new_keys) = computed(pool, [1, 1, 1, 1]), computed(pool, [2, 2, 2, 2])
+    old.release()
+    new.release()
+    found = pool.index.match(old_keys, 2)
+    for block in found:
+        pool.share(block)
+    BlockTable(pool, found, 2).release()  # used again: now the other one is older
+    for _ in range(2 + 2):
+        pool.take()
+    assert len(pool.index.match(old_keys, 2)) == 2 and pool.index.match(new_keys, 2) == []
+    assert pool.evictions == 2
+
+
+def test_free_blocks_go_before_reusable_ones_and_live_ones_never():
+    pool = BlockPool(4, 2)
+    kept, kept_keys = computed(pool, [1, 1])
+    gone, gone_keys = computed(pool, [2, 2])
+    gone.release()
+    pool.take(), pool.take()
+    assert pool.evictions == 0 and pool.index.match(gone_keys, 1) != []
+    pool.take()
+    assert pool.evictions == 1 and pool.index.match(gone_keys, 1) == []
+    assert pool.index.match(kept_keys, 1) == kept.blocks
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=30), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_an_evicted_block_never_leaves_a_longer_prefix_than_its_own_behind(tokens, size, random):
+    """Prefixes overlap as they like and are released in any order: what is left of each is a prefix."""
+    pool = BlockPool(60, size)
+    chains = []
+    tables = []
+    for _ in range(4):
+        cut = tokens[: random.randint(0, len(tokens))]
+        keys = KeyChain(b"root", size)
+        whole = len(cut) // size
+        found = pool.index.match(keys.upto(cut, whole), whole)
+        for block in found:
+            pool.share(block)
+        table = BlockTable(pool, found, len(found))
+        table.grow(whole - len(found))
+        table.publish(keys, cut, len(cut))
+        tables.append(table)
+        chains.append(keys.upto(cut, whole)[:whole])
+    random.shuffle(tables)
+    for table in tables:
+        table.release()
+    while pool.reusable:
+        pool.free and pool.take()
+        if not pool.free:
+            pool.take()
+        for chain in chains:
+            known = [pool.index.get(key) is not None for key in chain]
+            assert known == sorted(known, reverse=True)
+
+
+# -- what is published ----------------------------------------------------------------------------------------
+
+
+def test_only_what_is_computed_is_published_and_only_when_its_step_commits():
+    world = World(block_tokens=4, step_tokens=6)
+    request = world.add("a", 20, max_tokens=3)
+    while not request.ended:
+        before = len(world.pool.index)
+        plan = world.engine.plan()
+        assert len(world.pool.index) == before
+        world.note(world.engine.commit(world.executor.run(plan)))
+        assert len(world.pool.index) == request.sequences[0].computed // 4
+    assert request.sequences[0].computed == 22
+
+
+def test_a_second_request_that_arrives_after_the_firsts_prefill_reuses_its_live_blocks():
+    world = World(block_tokens=4)
+    prompt = list(range(18))
+    world.add("a", prompt, max_tokens=9)
+    world.step()
+    world.add("b", prompt, max_tokens=9)
+    world.step()
+    a, b = (world.story.record(id).sequences[0] for id in "ab")
+    assert a.blocks[:4] == b.blocks[:4] and not set(a.blocks[4:]) & set(b.blocks[4:])
+    assert (world.counts("b").reused, world.counts("b").prefilled) == (16, 2)
+    world.run()
+    assert world.said["a", 0] == world.said["b", 0] == world.expected("a", 0, 9)
+
+
+def test_of_twins_in_one_step_one_is_indexed_and_the_others_blocks_are_free_in_the_end():
+    world = World(blocks=20, block_tokens=4)
+    prompt = list(range(16))
+    world.add("a", prompt, max_tokens=1)
+    world.add("b", prompt, max_tokens=1)
+    world.run()
+    assert (world.pool.reusable, world.pool.free) == (4, 16)
+    assert world.counts("a").prefilled == world.counts("b").prefilled == 16
+
+
+# -- what is found --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_a_repeated_prompt_reuses_every_whole_block_before_its_last_position(p, size):
+    world = World(block_tokens=size)
+    for id in "ab":
+        world.add(id, list(range(p)), max_tokens=2)
+        world.run()
+    reused = (p - 1) // size * size
+    assert (world.counts("b").reused, world.counts("b").prefilled) == (reused, p - reused)
+    assert world.counts("b").prefilled >= 1
+    assert world.story.record("b").miss == Miss("whole", reused)
+    assert world.said["a", 0] == world.said["b", 0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 12), st.integers(1, 7))
+def test_a_chats_second_turn_reuses_the_generated_tokens_of_the_first(p, m, more, size):
+    world = World(block_tokens=size)
+    first = list(range(p))
+    world.add("one", first, max_tokens=m)
+    world.run()
+    second = [*first, *world.said["one", 0], *range(500, 500 + more)]
+    world.add("two", second, max_tokens=2)
+    world.run()
+    assert world.counts("two").reused == (p + m - 1) // size * size  # the last token never had state
+    assert world.said["two", 0] == world.expected("two", 0, 2)
+
+
+def test_a_preempted_request_finds_its_own_blocks_again():
+    world = World(blocks=8, block_tokens=4)
+    world.add("old", list(range(14)), max_tokens=8)
+    new = world.add("new", list(range(100, 111)), max_tokens=4)
+    while not new.preemptions:
+        world.step()
+    lost = world.counts("new").lost
+    world.run()
+    counts = world.counts("new")
+    assert counts.regained > 0 and counts.reused == 0
+    assert counts.regained + counts.recomputed == lost
+    assert world.said["new", 0] == world.expected("new", 0, 4)
+
+
+def test_the_same_tokens_after_another_beginning_are_not_the_same_prefix():
+    world = World(block_tokens=4)
+    world.add("a", [1, 2, 3, 4, 5, 6, 7, 8], max_tokens=1)
+    world.run()
+    world.add("b", [9, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=1)
+    world.run()
+    assert world.counts("b").reused == 0
+    world.add("c", [5, 6, 7, 8, 9], max_tokens=1)
+    world.run()
+    assert world.counts("c").reused == 0
+
+
+# -- why no more was found ------------------------------------------------------------------------------------
+
+
+def miss_of(prompt: list[int], *, known: list[list[int]], **options: object) -> Miss | None:
+    world = World(block_tokens=4, **options)
+    for i, tokens in enumerate(known):
+        world.add(f"k{i}", tokens, max_tokens=1)
+        world.run()
+    world.add("asks", prompt, max_tokens=1)
+    world.run()
+    return world.story.record("asks").miss
+
+
+KNOWN = list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "known", "miss"),
+    [
+        pytest.param(KNOWN, [], Miss("none", 0), id="nothing is known"),
+        pytest.param([90, *KNOWN], [KNOWN], Miss("none", 0), id="nothing known starts like this"),
+        pytest.param([*KNOWN[:2], 90, 91, 92], [KNOWN], Miss("differs", 2), id="inside the first block"),
+        pytest.param([*KNOWN[:10], *range(90, 100)], [KNOWN], Miss("differs", 10), id="inside a later block"),
+        pytest.param([*KNOWN[:8], *range(90, 100)], [KNOWN], Miss("differs", 8), id="between two blocks"),
+        pytest.param([*KNOWN, *range(90, 100)], [KNOWN], Miss("differs", 16), id="where the known one ends"),
+        pytest.param([*KNOWN[:11], *range(90, 99)], [[*KNOWN[:9], 80, 81, 82], KNOWN, [*KNOWN[:8], *range(70, 74)]],
+                     Miss("differs", 11), id="the nearest of several"),
+        pytest.param(KNOWN, [KNOWN], Miss("whole", 12), id="all but the block of the last position"),
+        pytest.param([*KNOWN[:15], 90], [KNOWN], Miss("whole", 12), id="a difference in a block that is not reused"),
+        pytest.param(KNOWN[:3], [KNOWN], Miss("whole", 0), id="a short prompt that is wholly known"),
+        pytest.param([9], [], Miss("whole", 0), id="a short prompt has no whole block to find"),
+    ],
+)  # fmt: skip
+def test_the_miss_says_where_reuse_ended_and_why(prompt, known, miss):
+    assert miss_of(prompt, known=known) == miss
+
+
+def test_without_a_prefix_cache_the_reason_is_off():
+    assert miss_of(KNOWN, known=[KNOWN], prefix_cache=False) == Miss("off", 0)
+
+
+def test_an_evicted_block_is_named_by_the_position_at_which_it_starts():
+    world = World(blocks=8, block_tokens=4)
+    world.add("a", KNOWN, max_tokens=1)
+    world.run()
+    world.add("b", list(range(100, 125)), max_tokens=1)  # seven blocks, of which four are free: evicts three
+    world.run()
+    assert world.pool.evictions == 3
+    world.add("c", KNOWN, max_tokens=1)
+    world.run()
+    assert world.story.record("c").miss == Miss("evicted", 4)
+    world.add("d", KNOWN, max_tokens=1)  # c computed it again
+    world.run()
+    assert world.story.record("d").miss == Miss("whole", 12)
+
+
+def test_only_so_many_evictions_are_remembered():
+    index = PrefixIndex()
+    keys = [i.to_bytes(4, "little") for i in range(prefix._REMEMBERED_EVICTIONS + 1)]
+    for i, key in enumerate(keys):
+        index.put(key, i, b"root", [i])
+        index.evict(key)
+    assert len(index) == 0
+    assert index.explain(b"root", keys[:1], 0, 1, [0], 1).why == "none"
+    assert index.explain(b"root", keys[1:2], 0, 1, [1], 1).why == "evicted"
