@@ -9,6 +9,14 @@ from typing import Any
 
 View = dict[str, Any]
 
+#: Who cancels, by the event's `by`.
+_BY = {
+    "client": "its client left",
+    "request": "it was asked to end",
+    "drain": "the server was stopping",
+    "caller": "the caller ended it",
+}
+
 
 def tell(view: View) -> list[str]:
     """Where the request is and why, then what was reused, lost and recomputed, then where its time went."""
@@ -32,8 +40,10 @@ def _shortage(verdict: View) -> str:
     need, short = verdict["need"], verdict["short"]
     match verdict["rule"]:
         case "blocks":
+            own = verdict["free"] + verdict["reusable"] - verdict["have"]
+            known = f", {own} of them its own prefix" if own else ""
             text = (
-                f"needs {_count(need, 'block')}, {verdict['free']} free and {verdict['reusable']} reusable, "
+                f"needs {_count(need, 'block')}, {verdict['free']} free and {verdict['reusable']} reusable{known}, "
                 f"{short} short."
             )
             return f"{text} {_holders(verdict)}".rstrip()
@@ -53,7 +63,8 @@ def _holders(verdict: View) -> str:
         shared = f" (and shares {holder['shared']})" if holder["shared"] else ""
         parts.append(f"{holder['id']} holds {holder['blocks']}{shared}")
     if verdict["others"]:
-        parts.append(f"{_count(verdict['others'], 'other')} hold the rest")
+        others = verdict["others"]
+        parts.append(f"{_count(others, 'other')} {'holds' if others == 1 else 'hold'} the rest")
     return ", ".join(parts) + "." if parts else ""
 
 
@@ -70,13 +81,12 @@ def _stage(view: View) -> str:
                 return f"{id} is queued; it is judged when the step that runs now is over."
             return f"{id} is waiting; it arrived {elapsed} ago."
         case "running":
-            return f"{id} is running for {elapsed}: {_progress(view)}."
+            return f"{id} is running, {elapsed} after it arrived: {_progress(view)}."
         case "finished":
             return f"{id} finished ({view['reason']}) after {elapsed}: {_progress(view)}."
         case "cancelled":
-            by = {"client": "its client left", "request": "it was asked to end", "drain": "the server was stopping"}
             return (
-                f"{id} was cancelled after {elapsed} ({by.get(view['reason'], view['reason'])}): {_progress(view)}."
+                f"{id} was cancelled after {elapsed} ({_BY.get(view['reason'], view['reason'])}): {_progress(view)}."
             )
         case "failed":
             return f"{id} failed after {elapsed}: {view.get('message', 'no message')}."
@@ -114,7 +124,7 @@ def _reuse(view: View) -> str:
         "none": "no known prefix starts like this one",
         "differs": f"the nearest known prefix differs from position {miss['at']} on",
         "evicted": f"the block from position {miss['at']} on had been evicted",
-        "whole": "that is every whole block before its last position",
+        "whole": f"{'that is every' if reused else 'it has no'} whole block before its last position",
     }[miss["why"]]
     prompt = view["sequences"][0]["tokens"]["prompt"]
     return f"Reused {reused} of {prompt} prompt positions: {why}."
