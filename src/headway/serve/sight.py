@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 from starlette.requests import Request
@@ -19,14 +18,15 @@ _PAGE = 100
 
 
 async def requests(request: Request) -> Response:
-    """Live requests in order of arrival, then the remembered ones, the latest first. `?stage=` keeps one stage,
-    `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one."""
+    """Live requests in order of arrival, then the remembered ones, the latest first; each id once. `?stage=` keeps
+    one stage, `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one."""
     front: Front = request.app.state.front
     query = request.query_params
     limit, stage = _limit(query.get("limit")), query.get("stage")
     if stage is not None and stage not in list(Stage):
         raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
-    records = list(chain(front.story.live.values(), reversed(front.story.ended.values())))
+    live, ended = front.story.live, front.story.ended
+    records = [*live.values(), *(record for record in reversed(ended.values()) if record.id not in live)]
     if stage is not None:
         records = [record for record in records if record.stage == stage]
     if after := query.get("after"):
