@@ -22,6 +22,7 @@ from headway.request import NewRequest
 from headway.story.reducer import Story
 
 BLOCKS = 40
+GREEDY = Sampling()
 EMITS = 24
 GOLDEN = json.loads((Path(__file__).parent / "data" / "smollm2-135m-greedy-fp32.json").read_text())
 PROMPTS = [entry["prompt_ids"] for entry in GOLDEN][:4]
@@ -42,7 +43,7 @@ class Serving:
             EngineOptions(seats=min(16, step_tokens), step_tokens=step_tokens), emit=self.story.fold,
         )  # fmt: skip
 
-    def answers(self, *prompts: list[int], sampling: Sampling = Sampling(), n: int = 1) -> list[list[int]]:
+    def answers(self, *prompts: list[int], sampling: Sampling = GREEDY, n: int = 1) -> list[list[int]]:
         """The tokens of every sequence of every prompt, served together."""
         said: dict[tuple[str, int], list[int]] = {}
         for i, prompt in enumerate(prompts):

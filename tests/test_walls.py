@@ -25,7 +25,7 @@ ROOT = Path(headway.__file__).parent
 REPOSITORY = ROOT.parent.parent
 
 NOUNS = frozenset({"request", "plan", "verdict", "config", "options", "errors", "clock"})
-ENGINE = frozenset({"engine", "planning", "committing"})
+ENGINE = frozenset({"engine", "planning", "committing", "hooks"})
 CORE = NOUNS | ENGINE | {"policy", "memory", "story"}
 ANYTHING = None
 

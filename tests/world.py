@@ -7,10 +7,10 @@ from collections.abc import Callable
 from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.engine import Engine, EngineOptions
+from headway.hooks import no_drafts
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.plan import Draw, Sampling
-from headway.planning import no_drafts
 from headway.request import Emission, NewRequest, Request, Stage
 from headway.story.events import AnyEvent, Stepped
 from headway.story.reducer import Story

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from headway.memory.reserve import StateMemory
 from headway.planning import Entry
-from headway.request import Emission, Request, Sequence, Stage
+from headway.request import Emission, FinishReason, Request, Sequence, Stage
 from headway.story.events import Forked, Outcome
 
 
@@ -24,11 +24,10 @@ class Committing:
     def enter(self, entry: Entry, tokens: tuple[int, ...]) -> None:
         """Enter one span's result. `tokens` answers its draws."""
         request, sequence, span = entry.request, entry.sequence, entry.span
-        own = tokens if span.drafts else tokens[:1]
-        kept = _kept(request, sequence, own)
+        kept, finish = _cut(request, sequence, tokens if span.drafts else tokens[:1])
         rejected = span.drafts + 1 - len(kept) if span.drafts else 0
         split = sequence.advance(len(span.tokens), rejected)
-        emitted = self._append(request, sequence, kept)
+        emitted = self._append(request, sequence, kept, finish)
         self._memory.publish(sequence)
         if span.drafts:
             self._memory.trim(sequence)
@@ -48,29 +47,36 @@ class Committing:
             resumed = request.preemptions > 0
             sequence.inherit(fork_at, resumed=resumed)
             first = (drawn[sequence.index],) if sequence.index in drawn else ()
-            emitted = self._append(request, sequence, first)
+            emitted = self._append(request, sequence, *_cut(request, sequence, first))
             self._memory.publish(sequence)
             self.forks.append(Forked(request.id, sequence.index, fork_at, resumed, emitted, sequence.finish))
 
-    def _append(self, request: Request, sequence: Sequence, tokens: tuple[int, ...]) -> int:
-        """`tokens` become known, and the last one may end the sequence. Returns how many were emitted."""
+    def _append(
+        self, request: Request, sequence: Sequence, tokens: tuple[int, ...], finish: FinishReason | None
+    ) -> int:
+        """`tokens` become known, and `finish` may end the sequence. Returns how many were emitted."""
         if not tokens or request.stage is not Stage.RUNNING:
             return 0
         sequence.tokens.extend(tokens)
-        if tokens[-1] in request.stop_ids:
-            sequence.finish = "stop"
-        elif sequence.emitted >= request.max_tokens:
-            sequence.finish = "length"
-        self.emissions.append(Emission(request.id, sequence.index, tokens, sequence.finish))
+        sequence.finish = finish
+        self.emissions.append(Emission(request.id, sequence.index, tokens, finish))
         return len(tokens)
 
 
-def _kept(request: Request, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens up to the one that ends the sequence; of a request that has ended meanwhile, no accepted draft."""
+def _cut(
+    request: Request, sequence: Sequence, tokens: tuple[int, ...]
+) -> tuple[tuple[int, ...], FinishReason | None]:
+    """The tokens up to the one that ends the sequence, and why it does. Of a request that has ended meanwhile, no
+    accepted draft."""
     if request.ended:
-        return tokens[:1]
-    room = request.max_tokens - sequence.emitted
-    for i, token in enumerate(tokens[:room]):
-        if token in request.stop_ids:
-            return tokens[: i + 1]
-    return tokens[:room]
+        return tokens[:1], None
+    for count, token in enumerate(tokens, 1):
+        emitted = sequence.emitted + count
+        early = emitted <= request.min_tokens
+        if token in request.stop_ids and not early:
+            return tokens[:count], "stop"
+        if sequence.watch is not None and not early and sequence.watch.completes(token):
+            return tokens[:count], "stop"
+        if emitted >= request.max_tokens:
+            return tokens[:count], "length"
+    return tokens, None

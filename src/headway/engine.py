@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from headway.clock import Clock
 from headway.committing import Committing
 from headway.compute.executor import Executor
-from headway.errors import DuplicateRequest, InvalidRequest, InvariantError, StalledError, UnknownRequest
+from headway.errors import DuplicateRequest, InvariantError, StalledError, UnknownRequest
+from headway.hooks import Drafter, Watcher, no_drafts, no_watcher
 from headway.memory.keys import KeyChain, root_key
 from headway.memory.reserve import StateMemory
 from headway.plan import StepPlan, StepResult
-from headway.planning import Drafter, Entry, Planning, no_drafts
+from headway.planning import Entry, Planning
 from headway.policy.order import ORDERS
 from headway.policy.waiting import Limits, never
 from headway.request import Emission, NewRequest, Request, Sequence, Stage
@@ -73,6 +74,7 @@ class Engine:
         *,
         emit: Callable[[AnyEvent], None] | None = None,
         drafter: Drafter = no_drafts,
+        watcher: Watcher = no_watcher,
     ) -> None:
         self.executor = executor
         self.memory = memory
@@ -81,6 +83,7 @@ class Engine:
         self.emit = emit or (lambda event: None)
         self.order = ORDERS[self.options.policy]
         self.drafter = drafter
+        self.watcher = watcher
         self.requests: dict[str, Request] = {}
         self.waiting: list[Request] = []  # sorted by self.order
         self.running: list[Request] = []
@@ -98,7 +101,7 @@ class Engine:
         namesake = self.requests.get(new.id)
         if namesake is not None and not namesake.ended:
             raise DuplicateRequest(new.id)
-        _validate(new, self.executor.facts.vocab)
+        new.check(self.executor.facts.vocab)
         prompt, longest = len(new.prompt), new.max_tokens or 1
         refusal = never(
             seats=new.n,
@@ -274,12 +277,19 @@ class Engine:
             prompt=new.prompt,
             n=new.n,
             max_tokens=new.max_tokens or fits,
+            min_tokens=new.min_tokens,
             sampling=new.sampling,
             stop_ids=frozenset(new.stop_ids) | (frozenset() if new.ignore_eos else frozenset(facts.eos_ids)),
             priority=new.priority,
             arrival=self._arrivals,
             sequences=[
-                Sequence(index, list(new.prompt), prompt, KeyChain(root, memory.pool.block_tokens))
+                Sequence(
+                    index,
+                    list(new.prompt),
+                    prompt,
+                    KeyChain(root, memory.pool.block_tokens),
+                    watch=self.watcher(new.stop) if new.stop else None,
+                )
                 for index in range(sequences)
             ],
         )
@@ -323,19 +333,3 @@ def _give_back(sequence: Sequence, *, keep: bool = True) -> None:
     if sequence.state is not None:
         sequence.state.release(keep=keep)
         sequence.state = None
-
-
-def _validate(new: NewRequest, vocab: int) -> None:
-    if not new.prompt:
-        raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
-    if new.n < 1:
-        raise InvalidRequest("n", f"n is {new.n}; at least 1 is needed")
-    if new.max_tokens is not None and new.max_tokens < 1:
-        raise InvalidRequest(
-            "max_tokens", f"max_tokens is {new.max_tokens}; at least 1 is needed (null means what fits)"
-        )
-    if not 0 <= min(new.prompt) <= max(new.prompt) < vocab:
-        raise InvalidRequest(
-            "prompt",
-            f"token ids must be from 0 to {vocab - 1}; the prompt has {min(new.prompt)} to {max(new.prompt)}",
-        )

@@ -13,7 +13,12 @@ import msgspec
 class Sampling(msgspec.Struct, frozen=True):
     """How the next token is chosen.
 
-    `temperature` 0 is greedy (then `top_k`, `top_p` and `seed` have no effect). `top_k` 0 keeps all tokens.
+    First the logits are adjusted: `bias` is added to single tokens (OpenAI's `logit_bias`), then tokens that were
+    seen are made less likely: `repetition_penalty` divides their positive logits and multiplies negative ones, for
+    prompt and answer alike (Keskar et al. 2019); `presence_penalty` is subtracted once, and `frequency_penalty` once
+    for each time, for the answer only. Then `temperature`; 0 is greedy, and the rest has no effect. Then the tokens
+    are thinned out: `min_p` keeps those with at least that share of the likeliest one's probability (Nguyen et al.
+    2024), `top_k` that many (0: all), `top_p` the smallest set with that much probability.
     Random numbers depend on (`seed`, sequence index, position) only.
     """
 
@@ -21,18 +26,36 @@ class Sampling(msgspec.Struct, frozen=True):
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the choice depends on the tokens before."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
     """One token to choose from the logits after a span's last position.
 
-    `index` is the sequence within its request, `position` the one that the chosen token will occupy.
+    index      the sequence within its request
+    position   the one that the chosen token will occupy
+    history    all tokens before it, if the sampling remembers, and `prompt` how many of them are the prompt
+    banned     tokens that must not be chosen at positions before `banned_before` (they would end an answer that
+               is shorter than asked for)
     """
 
     index: int
     position: int
     sampling: Sampling
+    history: tuple[int, ...] = ()
+    prompt: int = 0
+    banned: tuple[int, ...] = ()
+    banned_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from headway.errors import InvariantError
 from headway.memory.reserve import Quote, Shortfall
@@ -22,14 +22,7 @@ from headway.verdict import Go, Holder, Wait
 if TYPE_CHECKING:
     from headway.engine import Engine
 
-#: Guesses for the tokens after the known ones; the engine takes as many as it can afford, from the front.
-Drafter: TypeAlias = Callable[[list[int]], list[int]]
 _NAMED_HOLDERS = 5
-
-
-def no_drafts(tokens: list[int]) -> list[int]:
-    """The drafter that never guesses."""
-    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +277,13 @@ class Planning:
             if sibling is not sequence and sibling.fork_at == sequence.known and not sequence.emitted:
                 drawn.append(sibling)
                 self._copy_tail(sequence, sibling)
-        return tuple(Draw(each.index, sequence.known, request.sampling) for each in drawn)
+        sampling = request.sampling
+        history = tuple(sequence.tokens) if sampling.remembers else ()
+        ends_at = sequence.prompt + request.min_tokens
+        banned = tuple(request.stop_ids) if sequence.known < ends_at else ()
+        return tuple(
+            Draw(each.index, sequence.known, sampling, history, sequence.prompt, banned, ends_at) for each in drawn
+        )
 
     def _copy_tail(self, lead: Sequence, sibling: Sequence) -> None:
         tail, filled = divmod(lead.prompt, self._pool.block_tokens)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from headway.errors import IllegalMove
+from headway.errors import IllegalMove, InvalidRequest
 from headway.plan import Sampling
 from headway.verdict import Verdict
 
@@ -45,17 +45,39 @@ ENDS = frozenset(stage for stage, moves in MOVES.items() if not moves)
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants. `max_tokens` None means what fits; `ignore_eos` leaves only `stop_ids` to end it."""
+    """What a caller wants. `max_tokens` None means what fits; `ignore_eos` leaves only `stop_ids` and the `stop`
+    strings to end it, and neither may before `min_tokens` were emitted."""
 
     id: str
     prompt: tuple[int, ...]
     n: int = 1
     max_tokens: int | None = None
+    min_tokens: int = 0
     sampling: Sampling = Sampling()
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     priority: int = 0
+    stop: tuple[str, ...] = ()
     cache_salt: str = ""
+
+    def check(self, vocab: int) -> None:
+        """Raises InvalidRequest for a prompt or a number that means nothing to a model of `vocab` tokens."""
+        if not self.prompt:
+            raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+        if self.n < 1:
+            raise InvalidRequest("n", f"n is {self.n}; at least 1 is needed")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            message = f"max_tokens is {self.max_tokens}; at least 1 is needed (null means what fits)"
+            raise InvalidRequest("max_tokens", message)
+        if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
+            most = "" if self.max_tokens is None else f" to max_tokens, {self.max_tokens}"
+            raise InvalidRequest("min_tokens", f"min_tokens is {self.min_tokens}; it must be from 0{most}")
+        biased = tuple(token for token, _ in self.sampling.bias)
+        named = {"prompt": self.prompt, "stop_token_ids": self.stop_ids, "logit_bias": biased}
+        for field, ids in named.items():
+            if ids and not 0 <= min(ids) <= max(ids) < vocab:
+                message = f"token ids must be from 0 to {vocab - 1}; {field} has {min(ids)} to {max(ids)}"
+                raise InvalidRequest(field, message)
 
 
 class Emission(msgspec.Struct, frozen=True):
@@ -74,6 +96,14 @@ class StateHandle(Protocol):
     def blocks(self) -> list[int]: ...
 
     def release(self, *, keep: bool = True) -> None: ...
+
+
+class Watch(Protocol):
+    """Follows the text of one sequence (see `text/watch.py`)."""
+
+    def completes(self, token: int) -> bool:
+        """Add a token. Whether the text now holds what ends it."""
+        ...
 
 
 class PrefixKeys(Protocol):
@@ -105,6 +135,7 @@ class Sequence:
     high       the largest `computed` ever; evaluating a position below it is recomputing
     fork_at    positions to be taken over from the request's leading sequence once it has computed them; None when
                this sequence stands alone. Until then nothing is evaluated for it
+    watch      looks for stop strings in what is emitted, if the request has any
     """
 
     index: int
@@ -116,6 +147,7 @@ class Sequence:
     fork_at: int | None = None
     counts: Counts = field(default_factory=Counts)
     state: StateHandle | None = None
+    watch: Watch | None = None
     finish: FinishReason | None = None
 
     @property
@@ -175,6 +207,7 @@ class Request:
     """What a caller sent, and how far it has come.
 
     max_tokens    most tokens that each sequence emits; already bounded by context and pool
+    min_tokens    each sequence emits at least so many
     stop_ids      tokens that end a sequence
     arrival       running number; smaller came first
     overtaken     how many later requests passed this one while it was the blocked head
@@ -185,6 +218,7 @@ class Request:
     prompt: tuple[int, ...]
     n: int
     max_tokens: int
+    min_tokens: int
     sampling: Sampling
     stop_ids: frozenset[int]
     priority: int

@@ -8,6 +8,7 @@ no longer equals `expected_tokens`, which needs no pool at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 from headway.clock import ModelledClock
@@ -25,7 +26,10 @@ def _extend(prefix: int, token: int) -> int:
 
 def _choose(prefix: int, draw: Draw, vocab: int) -> int:
     data = repr((prefix, draw.index if draw.sampling.temperature else 0, draw.sampling)).encode()
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") % vocab
+    token = int.from_bytes(blake2b(data, digest_size=8).digest(), "little") % vocab
+    while draw.position < draw.banned_before and token in draw.banned:
+        token = (token + 1) % vocab
+    return token
 
 
 def expected_tokens(prompt: Sequence[int], draw: Draw, count: int, vocab: int) -> list[int]:
@@ -34,8 +38,8 @@ def expected_tokens(prompt: Sequence[int], draw: Draw, count: int, vocab: int) -
     for token in prompt:
         prefix = _extend(prefix, token)
     tokens: list[int] = []
-    for _ in range(count):
-        tokens.append(_choose(prefix, draw, vocab))
+    for i in range(count):
+        tokens.append(_choose(prefix, replace(draw, position=len(prompt) + i), vocab))
         prefix = _extend(prefix, tokens[-1])
     return tokens
 
@@ -120,7 +124,7 @@ class FakeExecutor:
         chosen = []
         first = len(span.tokens) - span.drafts
         for i in range(first - 1, len(span.tokens)):
-            chosen.append(_choose(after[i], span.draws[0], self.vocab))
+            chosen.append(_choose(after[i], replace(span.draws[0], position=span.start + i + 1), self.vocab))
             if i + 1 < len(span.tokens) and span.tokens[i + 1] != chosen[-1]:
                 break
         return tuple(chosen)

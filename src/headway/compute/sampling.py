@@ -12,11 +12,13 @@ that the answer does not depend on whether drafts were tried.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from headway.compute.adjusting import adjusted, needs_adjusting
 from headway.plan import Draw, Sampling
 
 _WORD = (1 << 64) - 1
@@ -36,10 +38,19 @@ def choose(logits: torch.Tensor, picks: Sequence[tuple[int, Draw]]) -> list[int]
     if not picks:
         return []
     greedy = logits.argmax(-1).tolist()
-    return [greedy[row] if draw.sampling.temperature <= 0 else _sample(logits[row], draw) for row, draw in picks]
+    tokens = []
+    for row, draw in picks:
+        plain = not needs_adjusting(draw)
+        if plain and draw.sampling.temperature <= 0:
+            tokens.append(greedy[row])
+        else:
+            tokens.append(_sample(logits[row] if plain else adjusted(logits[row], draw), draw))
+    return tokens
 
 
 def _sample(logits: torch.Tensor, draw: Draw) -> int:
+    if draw.sampling.temperature <= 0:
+        return int(logits.argmax())
     number = uniform(draw.sampling.seed, draw.index, draw.position)
     return _invert(distribution(logits, draw.sampling), number)
 
@@ -55,10 +66,12 @@ def verify(chosen: Sequence[int], drafts: Sequence[int]) -> tuple[int, ...]:
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """What a token is drawn from: [vocab], fp32, not normalised.
 
-    Temperature first, then `top_k`, then the smallest set of tokens with at least `top_p` of what is left (Holtzman
-    et al. 2020). Tokens that tie with the last one kept are kept too. `temperature` must be above 0.
+    Temperature first, then `min_p`, then `top_k`, then the smallest set of tokens with at least `top_p` of what is
+    left (Holtzman et al. 2020). Tokens that tie with the last one kept are kept too. `temperature` must be above 0.
     """
     scaled = logits / sampling.temperature
+    if sampling.min_p > 0:
+        scaled = scaled.masked_fill(scaled < scaled.max() + math.log(sampling.min_p), -torch.inf)
     if 0 < sampling.top_k < scaled.numel():
         scaled = scaled.masked_fill(scaled < scaled.topk(sampling.top_k).values[-1], -torch.inf)
     weights = torch.softmax(scaled, -1)

@@ -23,6 +23,7 @@ from headway.clock import RealClock
 from headway.compute.executor import Executor
 from headway.engine import Engine
 from headway.errors import ConfigError, DuplicateRequest, HeadwayError, InvalidRequest, ProtocolError, UnknownRequest
+from headway.hooks import Watcher
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.replica.messages import (
@@ -48,13 +49,15 @@ _IDLE_POLL_MS = 500
 class Replica:
     """The loop around one engine, and its end of the socket."""
 
-    def __init__(self, socket: zmq.Socket[bytes], executor: Executor, blocks: int, options: ReplicaOptions) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], executor: Executor, blocks: int, options: ReplicaOptions, watcher: Watcher
+    ) -> None:
         self._socket = socket
         self._events: list[AnyEvent] = []
         self._stopped = False
         self.pool = BlockPool(blocks, options.block_tokens)
         memory = StateMemory(self.pool, prefix_cache=options.prefix_cache)
-        self.engine = Engine(executor, memory, RealClock(), options.engine, emit=self._events.append)
+        self.engine = Engine(executor, memory, RealClock(), options.engine, emit=self._events.append, watcher=watcher)
 
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
@@ -117,14 +120,17 @@ class Replica:
         self._socket.send(encode(message))
 
 
-def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int]:
-    """The model's executor and its number of blocks. Raises HeadwayError, and whatever torch or the files raise."""
+def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int, Watcher]:
+    """The model's executor, its number of blocks, and what finds stop strings in its tokens. Raises HeadwayError,
+    and whatever torch or the files raise."""
     from pathlib import Path
 
     from headway.artifacts import resolve
     from headway.artifacts.cache import Cache
     from headway.compute.models.spec import DecoderSpec
     from headway.compute.text.executor import TextExecutor
+    from headway.text.tokenizer import Tokenizer
+    from headway.text.watch import watcher
 
     files = resolve(options.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     limit = DecoderSpec.from_config(files.config, files.name).max_context
@@ -144,7 +150,7 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Execu
         max_step_positions=options.engine.step_tokens,
         progress=lambda done, total: say(Loading("converting weights", done, total)),
     )
-    return executor, executor.blocks
+    return executor, executor.blocks, watcher(Tokenizer(files))
 
 
 def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:
@@ -183,12 +189,12 @@ def main(address: str, options_json: str) -> int:
     try:
         say(Loading("starting", 0, 0))
         try:
-            executor, blocks = load(options, say)
+            executor, blocks, watcher = load(options, say)
         except Exception as error:  # whatever it is, another try would end the same way
             text = str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
             say(LoadFailed(type(error).__name__, text))
             return 1
-        replica = Replica(socket, executor, blocks, options)
+        replica = Replica(socket, executor, blocks, options, watcher)
         say(ready(replica, options, (time.monotonic() - started) * 1e3))
         replica.loop(lambda: os.getppid() == front)
         return 0

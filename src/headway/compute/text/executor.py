@@ -165,7 +165,9 @@ def _picks(spans: tuple[Span, ...]) -> tuple[list[int], list[tuple[int, Draw]]]:
         if span.drafts:
             (draw,) = span.draws
             for back in range(span.drafts, -1, -1):
-                picks.append((len(rows), replace(draw, position=span.end - back)))
+                said = span.tokens[len(span.tokens) - span.drafts : len(span.tokens) - back]
+                history = draw.history + said if draw.history else ()
+                picks.append((len(rows), replace(draw, position=span.end - back, history=history)))
                 rows.append(end - 1 - back)
         elif span.draws:
             picks += [(len(rows), draw) for draw in span.draws]
