@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from world import World
 
 from headway.errors import InvalidRequest
 from headway.plan import Sampling
+from world import World
 
 
 class Letters:

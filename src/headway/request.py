@@ -74,10 +74,10 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest("min_tokens", f"min_tokens is {self.min_tokens}; it must be from 0{most}")
         biased = tuple(token for token, _ in self.sampling.bias)
         named = {"prompt": self.prompt, "stop_token_ids": self.stop_ids, "logit_bias": biased}
-        for field, ids in named.items():
+        for name, ids in named.items():
             if ids and not 0 <= min(ids) <= max(ids) < vocab:
-                message = f"token ids must be from 0 to {vocab - 1}; {field} has {min(ids)} to {max(ids)}"
-                raise InvalidRequest(field, message)
+                message = f"token ids must be from 0 to {vocab - 1}; {name} has {min(ids)} to {max(ids)}"
+                raise InvalidRequest(name, message)
 
 
 class Emission(msgspec.Struct, frozen=True):
