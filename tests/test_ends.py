@@ -12,11 +12,12 @@ from world import World
 class Letters:
     """Stands for a text watch: the text is the token ids, one letter each; it ends at `stop`."""
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
-        self.stop, self.text = stop, ""
+    def __init__(self, stop: tuple[str, ...], min_tokens: int) -> None:
+        self.stop, self.text, self.early = stop, "", min_tokens
 
     def completes(self, token: int) -> bool:
-        self.text += chr(65 + token)
+        self.early -= 1
+        self.text += chr(65 + token) if self.early < 0 else ""
         return any(stop in self.text for stop in self.stop)
 
 

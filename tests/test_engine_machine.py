@@ -41,13 +41,16 @@ class Lives(RuleBasedStateMachine):
         )  # fmt: skip
 
     @rule(prompt=PROMPTS, n=st.integers(1, 3), max_tokens=st.none() | st.integers(1, 12),
-          priority=st.integers(-1, 1), salt=st.sampled_from(["", "s"]), stop=st.integers(0, 9),
-          temperature=st.sampled_from([0.0, 1.0]))  # fmt: skip
-    def add(self, prompt, n, max_tokens, priority, salt, stop, temperature):
+          min_tokens=st.integers(0, 3), priority=st.integers(-1, 1), salt=st.sampled_from(["", "s"]),
+          stop=st.none() | st.integers(0, 4), temperature=st.sampled_from([0.0, 1.0]))  # fmt: skip
+    def add(self, prompt, n, max_tokens, min_tokens, priority, salt, stop, temperature):
         self.count += 1
         prompt = [token % 5 for token in prompt]
-        self.world.add(f"r{self.count}", prompt, n=n, max_tokens=max_tokens, priority=priority, cache_salt=salt,
-                       stop_ids=(stop,), sampling=Sampling(temperature=temperature, seed=3))  # fmt: skip
+        self.world.add(
+            f"r{self.count}", prompt, n=n, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens or 3),
+            priority=priority, cache_salt=salt, stop_ids=() if stop is None else (stop,),
+            sampling=Sampling(temperature=temperature, seed=3),
+        )  # fmt: skip
 
     @precondition(lambda self: self.plan is None)
     @rule(steps=st.integers(1, 6))

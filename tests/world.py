@@ -106,7 +106,8 @@ class World:
 
     def expected(self, id: str, index: int = 0, count: int | None = None) -> list[int]:
         new = self.asked[id]
-        draw = Draw(index, 0, new.sampling)
+        ends_at = len(new.prompt) + new.min_tokens
+        draw = Draw(index, 0, new.sampling, banned=new.stop_ids, banned_before=ends_at)
         count = len(self.said[id, index]) if count is None else count
         return expected_tokens(new.prompt, draw, count, self.vocab)
 

@@ -72,10 +72,8 @@ def _cut(
         return tokens[:1], None
     for count, token in enumerate(tokens, 1):
         emitted = sequence.emitted + count
-        early = emitted <= request.min_tokens
-        if token in request.stop_ids and not early:
-            return tokens[:count], "stop"
-        if sequence.watch is not None and not early and sequence.watch.completes(token):
+        complete = sequence.watch is not None and sequence.watch.completes(token)
+        if complete or (token in request.stop_ids and emitted > request.min_tokens):
             return tokens[:count], "stop"
         if emitted >= request.max_tokens:
             return tokens[:count], "length"

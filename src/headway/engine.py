@@ -288,7 +288,7 @@ class Engine:
                     list(new.prompt),
                     prompt,
                     KeyChain(root, memory.pool.block_tokens),
-                    watch=self.watcher(new.stop) if new.stop else None,
+                    watch=self.watcher(new.stop, new.min_tokens) if new.stop else None,
                 )
                 for index in range(sequences)
             ],

@@ -10,8 +10,8 @@ from headway.request import Watch
 
 #: Guesses for the tokens after the known ones; the engine takes as many as it can afford, from the front.
 Drafter: TypeAlias = Callable[[list[int]], list[int]]
-#: Makes what follows a sequence's text to find the given stop strings.
-Watcher: TypeAlias = Callable[[tuple[str, ...]], Watch]
+#: Makes what follows a sequence's text: from its stop strings, and the number of tokens that they cannot end.
+Watcher: TypeAlias = Callable[[tuple[str, ...], int], Watch]
 
 
 def no_drafts(tokens: list[int]) -> list[int]:
@@ -19,6 +19,6 @@ def no_drafts(tokens: list[int]) -> list[int]:
     return []
 
 
-def no_watcher(stop: tuple[str, ...]) -> Watch:
+def no_watcher(stop: tuple[str, ...], min_tokens: int) -> Watch:
     """An engine without a tokenizer knows no text. Raises InvalidRequest."""
     raise InvalidRequest("stop", "this engine was given no tokenizer, so it cannot look for stop strings")

@@ -99,7 +99,7 @@ class StateHandle(Protocol):
 
 
 class Watch(Protocol):
-    """Follows the text of one sequence (see `text/watch.py`)."""
+    """Follows the text of one sequence (see `text/answer.py`)."""
 
     def completes(self, token: int) -> bool:
         """Add a token. Whether the text now holds what ends it."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import psutil
@@ -129,8 +130,8 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Execu
     from headway.artifacts.cache import Cache
     from headway.compute.models.spec import DecoderSpec
     from headway.compute.text.executor import TextExecutor
+    from headway.text.answer import AnswerText
     from headway.text.tokenizer import Tokenizer
-    from headway.text.watch import watcher
 
     files = resolve(options.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     limit = DecoderSpec.from_config(files.config, files.name).max_context
@@ -150,7 +151,7 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Execu
         max_step_positions=options.engine.step_tokens,
         progress=lambda done, total: say(Loading("converting weights", done, total)),
     )
-    return executor, executor.blocks, watcher(Tokenizer(files))
+    return executor, executor.blocks, partial(AnswerText, Tokenizer(files))
 
 
 def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:

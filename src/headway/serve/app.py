@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headway.errors import HeadwayError, InvalidRequest
-from headway.serve import models, sight, text
+from headway.serve import models, sight, text, tokens
 from headway.serve.errors import on_http_error, on_refusal
 from headway.serve.front import Front
 from headway.serve.visit import Visits, visit
@@ -30,7 +30,7 @@ def make_app(front: Front) -> ASGIApp:
             await front.link.stop()
 
     app = Starlette(
-        routes=[*text.routes, *sight.routes, *models.routes],
+        routes=[*text.routes, *tokens.routes, *sight.routes, *models.routes],
         exception_handlers={
             InvalidRequest: _on_invalid,
             HeadwayError: on_refusal,

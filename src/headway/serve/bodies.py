@@ -6,7 +6,6 @@ field given as null or at its default counts as absent, even if it is not suppor
 
 from __future__ import annotations
 
-import re
 import secrets
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +13,7 @@ import msgspec
 
 from headway.errors import InvalidRequest
 from headway.plan import Sampling
+from headway.serve.reading import as_struct, read_object
 
 #: Accepted without effect.
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier")
@@ -24,25 +24,18 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "deadline_ms": (),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
-    "logit_bias": ({},),
     "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
     "moderation": (),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "prompt_cache_key": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "stop": ([],),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -53,6 +46,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 #: Beyond any option's limit, and within what arithmetic and messages can carry.
 _MOST = 1 << 31
+_MOST_STOPS = 16
+_MOST_REPETITION = 100
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,6 +65,13 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     top_k: int | None = None
     seed: int | None = None
     n: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] = msgspec.field(default_factory=dict)
+    min_tokens: int = 0
+    stop: str | list[str] = msgspec.field(default_factory=list)
     ignore_eos: bool = False
     stop_token_ids: list[int] = msgspec.field(default_factory=list)
     priority: int = 0
@@ -85,8 +87,37 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if not 0 < top_p <= 1:
             raise InvalidRequest("top_p", f"top_p is {top_p}; it must be more than 0 and at most 1")
         _within("top_k", top_k, 0, _MOST)
-        seed = secrets.randbits(63) if self.seed is None else self.seed
-        return Sampling(temperature, top_k, top_p, seed)
+        repetition = 1.0 if self.repetition_penalty is None else self.repetition_penalty
+        if not 0 < repetition <= _MOST_REPETITION:
+            message = f"repetition_penalty is {repetition}; it must be more than 0 and at most {_MOST_REPETITION}"
+            raise InvalidRequest("repetition_penalty", message)
+        for name, low, high in (("min_p", 0, 1), ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2)):
+            _within(name, getattr(self, name) or 0.0, low, high)
+        return Sampling(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            min_p=self.min_p or 0.0,
+            repetition_penalty=repetition,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            bias=self._bias(),
+        )
+
+    def stops(self) -> tuple[str, ...]:
+        """Raises InvalidRequest for an empty stop string, or too many."""
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if len(stops) > _MOST_STOPS or "" in stops:
+            raise InvalidRequest("stop", f"stop must be at most {_MOST_STOPS} strings, none of them empty")
+        return stops
+
+    def _bias(self) -> tuple[tuple[int, float], ...]:
+        for token, value in self.logit_bias.items():
+            if not token.isdecimal():
+                raise InvalidRequest("logit_bias", f"logit_bias has the key {token!r}; keys are token ids")
+            _within("logit_bias", value, -100, 100)
+        return tuple((int(token), value) for token, value in self.logit_bias.items())
 
 
 class ChatBody(_Common, kw_only=True):
@@ -115,15 +146,9 @@ BodyT = TypeVar("BodyT", bound=_Common)
 
 def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     """Returns the body and the names of the fields that were accepted without effect. Raises InvalidRequest."""
-    try:
-        raw = msgspec.json.decode(data or b"null")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest("body", f"the body is not JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise InvalidRequest("body", "the body must be a JSON object")
     given: dict[str, Any] = {}
     ignored: list[str] = []
-    for name, value in raw.items():
+    for name, value in read_object(data).items():
         if name in IGNORED:
             ignored += [name] if value is not None else []
         elif name in UNSUPPORTED:
@@ -133,10 +158,7 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
             raise InvalidRequest(name, f"{name} is not a known field")
         elif value is not None:
             given[name] = value
-    try:
-        body = msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(_field(error), str(error)) from error
+    body = as_struct(kind, given)
     _check(body)
     return body, ignored
 
@@ -157,14 +179,9 @@ def _check(body: _Common) -> None:
     for name in ("seed", "priority"):
         _within(name, getattr(body, name) or 0, -(1 << 63), (1 << 63) - 1)
     body.sampling()
+    body.stops()
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise InvalidRequest(name, f"{name} is {value}; it must be from {low} to {high}")
-
-
-def _field(error: msgspec.ValidationError) -> str:
-    """The field that msgspec's message names: `… - at `$.top_p``, or `missing required field `model``."""
-    found = re.search(r"\$\.([\w.]+)", str(error)) or re.search(r"field `(\w+)`", str(error))
-    return found[1] if found else "body"

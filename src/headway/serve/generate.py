@@ -19,7 +19,7 @@ from headway.serve.shapes import Shape, usage
 from headway.serve.visit import Visit
 from headway.story.explain import timing
 from headway.story.record import Record
-from headway.text.detokenize import Detokenizer
+from headway.text.answer import AnswerText
 from headway.verdict import Never
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Answer:
         self._front = front
         self._shape = shape
         self._new = new
-        self._texts: dict[int, Detokenizer] = {}
+        self._texts: dict[int, AnswerText] = {}
         self._inbox: Inbox = front.submit(new, visit.received_at)
         visit.served.append(new.id)
 
@@ -100,11 +100,12 @@ class Answer:
         """Add tokens to their choice. Returns what a stream says about them."""
         choice = self._shape.choice_of(emission.index)
         if emission.index not in self._texts:
-            self._texts[emission.index] = Detokenizer(self._front.tokenizer)
-        detokenizer = self._texts[emission.index]
-        text = detokenizer.push(emission.tokens)
+            new = self._new
+            self._texts[emission.index] = AnswerText(self._front.tokenizer, new.stop, new.min_tokens)
+        answer = self._texts[emission.index]
+        text = answer.push(emission.tokens)
         if emission.finish is not None:
-            text += detokenizer.finish()
+            text += answer.finish()
             choice.finish = emission.finish
         choice.text += text
         return self._shape.deltas(choice, text, emission.finish)

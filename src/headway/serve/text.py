@@ -24,7 +24,7 @@ async def chat(request: Request) -> Response:
     front: Front = request.app.state.front
     _admissible(front)
     body, ignored = read_body(ChatBody, await request.body())
-    _served(front, body.model)
+    served(front, body.model)
     if not body.messages:
         raise InvalidRequest("messages", "messages is empty; at least one message is needed")
     text = await asyncio.to_thread(front.template.render, body.messages)
@@ -37,7 +37,7 @@ async def completions(request: Request) -> Response:
     front: Front = request.app.state.front
     _admissible(front)
     body, ignored = read_body(CompletionBody, await request.body())
-    _served(front, body.model)
+    served(front, body.model)
     prompt = body.prompt
     if isinstance(prompt, str):
         prompt = await asyncio.to_thread(front.tokenizer.encode, prompt)
@@ -53,13 +53,16 @@ async def _generate(
         prompt=tuple(prompt),
         n=body.n or 1,
         max_tokens=body.most_tokens,
+        min_tokens=body.min_tokens,
         sampling=body.sampling(),
         stop_ids=tuple(body.stop_token_ids),
+        stop=body.stops(),
         ignore_eos=body.ignore_eos,
         priority=body.priority,
         cache_salt=body.cache_salt,
     )
-    _countable(front, new)
+    assert front.ready is not None
+    new.check(front.ready.facts.vocab)  # here, so that what means nothing costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
     answer = Answer(front, _shape(front, body, new), new, current)
     if not body.stream:
@@ -95,24 +98,13 @@ def not_ready(front: Front) -> Refusal:
     return Refusal(503, text, code=front.state, headers={"retry-after": "2"})
 
 
-def _served(front: Front, model: str) -> None:
+def served(front: Front, model: str) -> None:
+    """Raises Refusal (404) for the name of a model that is not served here."""
     if model != front.served_name:
         raise Refusal(
             404, f"the model {model!r} is not served here; {front.served_name!r} is", code="model_not_found",
             param="model",
         )  # fmt: skip
-
-
-def _countable(front: Front, new: NewRequest) -> None:
-    """Refuse here what would only be refused in the replica, so that it costs the step nothing."""
-    assert front.ready is not None
-    vocab = front.ready.facts.vocab
-    if not new.prompt:
-        raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
-    if not 0 <= min(new.prompt) <= max(new.prompt) < vocab:
-        raise InvalidRequest("prompt", f"token ids must be from 0 to {vocab - 1}")
-    if any(not 0 <= id < vocab for id in new.stop_ids):
-        raise InvalidRequest("stop_token_ids", f"token ids must be from 0 to {vocab - 1}")
 
 
 routes = [

@@ -1,0 +1,66 @@
+"""`/tokenize` and `/detokenize`, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.errors import InvalidRequest
+from headway.serve.front import Front
+from headway.serve.reading import as_struct, read_object
+from headway.serve.text import served
+
+
+class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Either `prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+
+
+class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    model: str | None = None
+    tokens: list[int]
+
+
+async def tokenize(request: Request) -> Response:
+    """{"prompt"} or {"messages"} to {"tokens", "count", "max_model_len"}."""
+    front: Front = request.app.state.front
+    body = as_struct(TokenizeBody, read_object(await request.body()))
+    served(front, body.model or front.served_name)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("prompt", "give either prompt or messages")
+    text, add_bos = body.prompt or "", body.add_special_tokens
+    if body.messages is not None:
+        generation = body.add_generation_prompt
+        text = await asyncio.to_thread(front.template.render, body.messages, add_generation_prompt=generation)
+        add_bos = False
+    tokens = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=add_bos)
+    limit = front.ready.max_context if front.ready else None
+    return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": limit})
+
+
+async def detokenize(request: Request) -> Response:
+    """{"tokens"} to {"prompt"}; special tokens are spelled out."""
+    front: Front = request.app.state.front
+    body = as_struct(DetokenizeBody, read_object(await request.body()))
+    served(front, body.model or front.served_name)
+    limit = front.tokenizer.vocabulary
+    if any(not 0 <= token < limit for token in body.tokens):
+        raise InvalidRequest("tokens", f"token ids must be from 0 to {limit - 1}")
+    text = await asyncio.to_thread(front.tokenizer.decode, body.tokens, skip_special=False)
+    return JSONResponse({"prompt": text})
+
+
+routes = [
+    Route("/tokenize", tokenize, methods=["POST"]),
+    Route("/detokenize", detokenize, methods=["POST"]),
+]

@@ -1,0 +1,47 @@
+"""The text of one answer as it comes, up to where a stop string ends it.
+
+The replica follows it to end the sequence with the very token that completes a stop string, so that no step is wasted
+and usage is exact; the front follows the same tokens for the text itself, and so finds the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.text.detokenize import Detokenizer
+from headway.text.stops import StopMatcher
+from headway.text.tokenizer import Tokenizer
+
+
+class AnswerText:
+    """What the first `min_tokens` tokens say cannot be part of a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int) -> None:
+        self._text = Detokenizer(tokenizer)
+        self._matcher = StopMatcher(stop)
+        self._unmatched = min_tokens
+        self._stopped = False
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """Add tokens; the text that is certain now. What could become a stop string is held back."""
+        return "".join(self._add(token) for token in tokens)
+
+    def finish(self) -> str:
+        """The answer is over: what was held back, unless a stop string ended it."""
+        if self._stopped:
+            return ""
+        text, _ = self._matcher.push(self._text.finish())
+        return text + self._matcher.flush()
+
+    def completes(self, token: int) -> bool:
+        """Add a token. Whether a stop string is complete now."""
+        self._add(token)
+        return self._stopped
+
+    def _add(self, token: int) -> str:
+        text = self._text.push((token,))
+        if self._unmatched:
+            self._unmatched -= 1
+            return text
+        text, self._stopped = self._matcher.push(text)
+        return text
