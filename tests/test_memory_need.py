@@ -5,7 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.request import Request
+from headway.memory.keys import KeyChain
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import Shortfall, StateMemory
+from headway.request import Request, Sequence
 from headway.story.events import Admitted
 from world import SAMPLED, World
 
@@ -137,3 +140,64 @@ def test_what_fits_alone_is_exactly_what_the_pool_holds(prompt, n, size, blocks)
     if longest >= 1:
         assert memory.worst_case(prompt, n, longest) <= blocks
     assert memory.worst_case(prompt, n, max(longest, 0) + 1) > blocks
+
+
+# -- quoting and reserving ------------------------------------------------------------------------------------
+
+
+def sequences_of(memory: StateMemory, prompt: list[int], *answers: list[int]) -> list[Sequence]:
+    """Sequences that were put out: their tokens are known, none has state."""
+    size = memory.pool.block_tokens
+    return [
+        Sequence(index, [*prompt, *answer], len(prompt), KeyChain(b"root", size))
+        for index, answer in enumerate(answers)
+    ]
+
+
+def leave_behind(memory: StateMemory, tokens: list[int]) -> None:
+    """The whole blocks of `tokens` become reusable."""
+    (sequence,) = sequences_of(memory, tokens, [])
+    (table,) = memory.reserve(memory.quote([sequence]))
+    sequence.state, sequence.computed = table, len(tokens)
+    memory.publish(sequence)
+    table.release()
+
+
+def test_a_reservation_that_cannot_be_made_is_a_shortfall_and_takes_nothing():
+    memory = StateMemory(BlockPool(6, 4), prefix_cache=True)
+    leave_behind(memory, list(range(8)))
+    quote = memory.quote(sequences_of(memory, list(range(30)), []))
+    assert (quote.sizes, quote.fresh, quote.revived, quote.matched) == ((8,), 6, 2, ((0, 1),))
+    assert memory.reserve(quote) == Shortfall(need=6, have=4)
+    assert (memory.pool.live, memory.pool.reusable, memory.pool.free) == (0, 2, 4)
+
+
+def test_a_quote_changes_nothing_and_a_reservation_takes_exactly_what_was_quoted():
+    memory = StateMemory(BlockPool(12, 4), prefix_cache=True)
+    leave_behind(memory, list(range(8)))
+    sequences = sequences_of(memory, list(range(18)), [], [])
+    quote = memory.quote(sequences)
+    assert memory.quote(sequences) == quote and memory.pool.live == 0
+    assert quote.fresh == 4 // 2 + 2 * (5 - 4) and quote.shared == 4
+    tables = memory.reserve(quote)
+    assert memory.pool.live == quote.fresh + quote.revived
+    assert [len(table.blocks) for table in tables] == [5, 5] and tables[0].blocks[:4] == tables[1].blocks[:4]
+
+
+def test_a_sibling_may_find_more_of_its_own_than_the_leading_sequence():
+    memory = StateMemory(BlockPool(20, 4), prefix_cache=True)
+    prompt, answers = list(range(8)), ([50] * 8, [60] * 8)
+    leave_behind(memory, [*prompt, *answers[1]])
+    quote = memory.quote(sequences_of(memory, prompt, *answers))
+    assert [len(found) for found in quote.matched] == [2, 3]
+    assert (quote.shared, quote.sizes) == (2, (5, 5))
+    assert quote.fresh == (5 - 2) + (5 - 3) and quote.revived == 3
+
+
+def test_while_the_leading_sequence_lacks_shared_blocks_a_sibling_finds_none_of_its_own():
+    """What it found could not be reached: the blocks before are yet to be computed, and will be the leading one's."""
+    memory = StateMemory(BlockPool(20, 4), prefix_cache=True)
+    prompt, answers = list(range(8)), ([50] * 8, [60] * 8)
+    leave_behind(memory, prompt[:4])
+    quote = memory.quote(sequences_of(memory, prompt, *answers))
+    assert quote.matched == ((0,), (0,)) and quote.fresh == 1 + 2 * 3

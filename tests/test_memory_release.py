@@ -56,6 +56,31 @@ def test_the_pools_own_check_sees_a_missing_reference():
         pool.check({block: 2})
 
 
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda pool: pool._free.append(pool._free[0]), "idle twice"),
+        (lambda pool: pool._free.append(0), "idle and in use"),
+        (lambda pool: pool._free.pop(), "not total"),
+        (lambda pool: pool.index.forget(pool._key[1]), "disagree"),
+        (lambda pool: pool._reusable.update({pool._free.pop(): None}), "disagree"),
+        (lambda pool: pool._free.append(pool._reusable.popitem()[0]), "still indexed"),
+    ],
+)
+def test_the_pools_own_check_sees_every_other_way_in_which_its_books_can_be_wrong(spoil, words):
+    """Block 0 is live, block 1 reusable, two are free."""
+    pool = BlockPool(4, 2)
+    pool.take()
+    table = BlockTable(pool, [], 0)
+    table.grow(1)
+    table.publish(KeyChain(b"root", 2), [1, 2], 2)
+    table.release()
+    pool.check({0: 1})
+    spoil(pool)
+    with pytest.raises(InvariantError, match=words):
+        pool.check({0: 1})
+
+
 def test_the_engines_own_check_sees_counts_that_do_not_add_up():
     world = World()
     request = world.add("a", 20, max_tokens=3)
