@@ -227,6 +227,32 @@ def test_the_miss_says_where_reuse_ended_and_why(prompt, known, miss):
     assert miss_of(prompt, known=known) == miss
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), max_size=12),
+    st.lists(st.integers(0, 2), min_size=7, max_size=7),
+    st.sets(st.integers(0, 11)),
+)
+def test_the_nearest_known_prefix_is_found_among_many_and_after_some_were_evicted(known, asks, evicted):
+    index = PrefixIndex()
+    left = []
+    for i, tokens in enumerate({tuple(tokens): None for tokens in known}):
+        key = bytes(tokens)
+        index.put(key, i, b"root", list(tokens))
+        if i in evicted:
+            index.evict(key)
+        else:
+            left.append(list(tokens))
+    common = [next((i for i in range(6) if tokens[i] != asks[i]), 6) for tokens in left]
+    miss = index.explain(b"root", [bytes(asks[:6])], 6 in common, 1, asks, 6)
+    if 6 in common:
+        assert miss == Miss("whole", 6)
+    elif bytes(asks[:6]) in index._evicted:
+        assert miss == Miss("evicted", 0)
+    else:
+        at = max(common, default=0)
+        assert miss == (Miss("differs", at) if at else Miss("none", 0))
+
+
 def test_without_a_prefix_cache_the_reason_is_off():
     assert miss_of(KNOWN, known=[KNOWN], prefix_cache=False) == Miss("off", 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from typing import Literal
 
@@ -32,7 +33,7 @@ class PrefixIndex:
         self._block: dict[bytes, int] = {}
         self._tokens: dict[bytes, list[int]] = {}
         self._parent: dict[bytes, bytes] = {}
-        self._children: dict[bytes, set[bytes]] = {}
+        self._following: dict[bytes, list[list[int]]] = {}  # by parent: the tokens of its children, sorted
         self._evicted: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -46,17 +47,17 @@ class PrefixIndex:
         self._block[key] = block
         self._tokens[key] = tokens
         self._parent[key] = parent
-        self._children.setdefault(parent, set()).add(key)
+        insort(self._following.setdefault(parent, []), tokens)
         self._evicted.pop(key, None)
 
     def forget(self, key: bytes) -> None:
         """The block of `key` no longer holds what the key says."""
-        del self._block[key], self._tokens[key]
-        parent = self._parent.pop(key)
-        siblings = self._children[parent]
-        siblings.discard(key)
-        if not siblings:
-            del self._children[parent]
+        del self._block[key]
+        parent, tokens = self._parent.pop(key), self._tokens.pop(key)
+        following = self._following[parent]
+        del following[bisect_left(following, tokens)]
+        if not following:
+            del self._following[parent]
 
     def evict(self, key: bytes) -> None:
         """Forget `key`, but not that it was here."""
@@ -84,7 +85,9 @@ class PrefixIndex:
             return Miss("evicted", at)
         parent = keys[matched - 1] if matched else root
         wanted = tokens[at : at + size]
-        agreeing = max((_common(self._tokens[key], wanted) for key in self._children.get(parent, ())), default=0)
+        following = self._following.get(parent, [])
+        place = bisect_left(following, wanted)  # in sorted order the one that agrees furthest is next to it
+        agreeing = max((_common(near, wanted) for near in following[max(0, place - 1) : place + 1]), default=0)
         if matched == 0 and agreeing == 0:
             return Miss("none", 0)
         return Miss("differs", at + agreeing)
