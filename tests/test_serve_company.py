@@ -15,12 +15,12 @@ import pytest
 
 from serving import Server, completion, serving, together, until
 
-BLOCKS, BLOCK_TOKENS = 48, 4
+BLOCKS, BLOCK_TOKENS = 40, 4
 _random = random.Random(20240817)
-#: 30 requests of 7 to 81 positions: together several times what the pool holds.
+#: 30 requests of 6 to 78 positions: together several times what the pool holds.
 MIXED = [
     {"prompt": _random.choices(range(300, 12_000), k=_random.choice((3, 9, 17, 30, 70))), "max_tokens": tokens}
-    for tokens in [4, 5, 7, 8, 11] * 6
+    for tokens in [3, 4, 5, 6, 8] * 6
 ]
 LONG = completion(list(range(700, 740)), max_tokens=100, ignore_eos=True)
 
