@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import headway.planning
 from headway.compute.fake import expected_tokens
+from headway.errors import DuplicateRequest, InvalidRequest
 from headway.plan import Draw
 from headway.policy import preempt
 from headway.policy.order import ORDERS, fcfs, priority
@@ -371,3 +372,32 @@ def test_without_max_tokens_the_context_bounds_the_answer_too():
     request = world.add("a", 10)
     world.run()
     assert request.sequences[0].emitted == 40 and request.sequences[0].finish == "length"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"prompt": ()}, "prompt", "at least one token is needed"),
+        ({"prompt": (0, 10)}, "prompt", "token ids must be from 0 to 9; the prompt has 0 to 10"),
+        ({"prompt": (-1, 3)}, "prompt", "token ids must be from 0 to 9; the prompt has -1 to 3"),
+        ({"n": 0}, "n", "n is 0; at least 1 is needed"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens is 0; at least 1 is needed"),
+    ],
+)
+def test_what_means_nothing_is_told_by_its_field_and_leaves_no_trace(fields, field, words):
+    world = World(vocab=10)
+    with pytest.raises(InvalidRequest, match=words) as raised:
+        world.engine.add(NewRequest(**{"id": "a", "prompt": (0, 9), **fields}))
+    assert raised.value.field == field
+    assert not world.events and not world.engine.requests
+
+
+def test_a_live_id_is_not_given_twice_and_an_ended_one_may_come_back():
+    world = World()
+    world.add("a", 4, max_tokens=1)
+    with pytest.raises(DuplicateRequest):
+        world.engine.add(NewRequest(id="a", prompt=(1,)))
+    world.run()
+    world.add("a", 4, max_tokens=1)
+    world.run()
+    assert world.story.record("a").stage is Stage.FINISHED

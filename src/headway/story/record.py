@@ -66,7 +66,6 @@ class Record:
     max_tokens: int = 0
     sequences: list[SequenceRecord] = field(default_factory=list)
     preemptions: int = 0
-    put_out: bool = False
     first_reused: int = 0
     miss: Miss | None = None
     intervals: list[Interval] = field(default_factory=list)

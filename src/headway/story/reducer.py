@@ -90,7 +90,6 @@ class Story:
         if record is None:
             return
         record.stage = Stage.RUNNING
-        record.put_out = False
         for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
             sequence = record.sequences[index]
             sequence.blocks = list(table)
@@ -104,7 +103,6 @@ class Story:
         if record is None:
             return
         record.stage = Stage.WAITING
-        record.put_out = True
         record.preemptions += 1
         for index, lost in zip(event.indexes, event.lost, strict=True):
             sequence = record.sequences[index]
@@ -206,7 +204,7 @@ class Story:
 
     def _wait(self, record: Record, wait: Wait, at: int) -> None:
         self._judge(record, wait, at)
-        name = "stalled" if record.stage is Stage.RUNNING else "preempted" if record.put_out else "queued"
+        name = "stalled" if record.stage is Stage.RUNNING else "preempted" if record.preemptions else "queued"
         record.turn_to(name, at, wait.on, wait.rule)
 
     def _inherit(self, sequence: SequenceRecord, positions: int, resumed: bool) -> None:
