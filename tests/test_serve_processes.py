@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -78,13 +79,18 @@ def test_a_replica_that_is_killed_is_replaced_and_one_without_front_ends(tmp_pat
         until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 2)
 
 
-def test_sigterm_while_loading_ends_the_server_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "after_s"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 1.0)])
+def test_a_signal_to_all_while_loading_ends_the_server_at_once(
+    tmp_path: Path, number: signal.Signals, after_s: float
+) -> None:
+    """A terminal's Ctrl-C goes to its whole process group."""
+    words = command("serve", "--port", "0", "--memory", "64blocks")
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(
-        command("serve", "--port", "0", "--memory", "64blocks"), stdout=log, stderr=log
+        words, stdout=log, stderr=log, start_new_session=True
     ) as process:  # fmt: skip
         (replica,) = until(psutil.Process(process.pid).children)
-        until(lambda: replica.is_running() and "headway.replica.process" in replica.cmdline())
-        process.terminate()
+        time.sleep(after_s)
+        os.killpg(process.pid, number)
         assert process.wait(4) == 0
         assert not replica.is_running()
     assert (tmp_path / "log").read_text() == ""

@@ -104,6 +104,7 @@ class Link:
                     msgspec.json.encode(self._options).decode(),
                 ],
                 stdin=subprocess.DEVNULL,
+                process_group=0,  # a terminal's Ctrl-C is for the front, which says when to stop
             )
             try:
                 await self._listen(socket, self._process)
