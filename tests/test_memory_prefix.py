@@ -98,7 +98,7 @@ def test_an_evicted_block_never_leaves_a_longer_prefix_than_its_own_behind(token
 
 
 def test_only_what_is_computed_is_published_and_only_when_its_step_commits():
-    world = World(block_tokens=4, step_tokens=6)
+    world = World(block_tokens=4, seats=4, step_tokens=6)
     request = world.add("a", 20, max_tokens=3)
     while not request.ended:
         before = len(world.pool.index)

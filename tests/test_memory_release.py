@@ -163,7 +163,7 @@ def test_a_cancelled_request_is_charged_for_accepted_drafts_but_keeps_none():
 
 
 def test_blocks_of_a_failed_step_are_free_and_nothing_in_them_is_found_again():
-    world = World(blocks=40, block_tokens=4, step_tokens=8)
+    world = World(blocks=40, block_tokens=4, seats=4, step_tokens=8)
     prompt = list(range(20))
     world.add("a", prompt, max_tokens=5)
     world.step()  # two blocks are computed, and indexed

@@ -43,7 +43,7 @@ def test_the_prompt_is_computed_once_and_its_siblings_count_all_of_it_as_reused(
 
 @pytest.mark.parametrize(("prompt", "copies"), [(10, 2), (8, 0), (3, 2)])
 def test_the_last_partly_filled_block_is_copied_for_each_sibling_in_the_step_that_ends_the_prompt(prompt, copies):
-    world = World(block_tokens=4, step_tokens=6)
+    world = World(block_tokens=4, seats=4, step_tokens=6)
     request = world.add("a", prompt, n=3, max_tokens=5, sampling=SAMPLED)
     plans = []
     while not request.ended:
@@ -60,7 +60,7 @@ def test_the_last_partly_filled_block_is_copied_for_each_sibling_in_the_step_tha
 
 
 def test_all_sequences_emit_their_first_token_in_the_same_step_and_from_the_same_logits():
-    world = World(step_tokens=4)
+    world = World(seats=4, step_tokens=4)
     world.add("a", 10, n=3, max_tokens=5, sampling=SAMPLED)
     emissions = []
     while not emissions:
@@ -169,7 +169,7 @@ def test_with_a_cache_each_finds_its_own_blocks_again_as_far_as_they_are_left():
 
 
 def test_put_out_before_the_first_token_they_fork_when_the_prompt_is_computed_again():
-    world = World(blocks=11, block_tokens=4, seats=8, step_tokens=6, prefix_cache=False)
+    world = World(blocks=11, block_tokens=4, seats=6, step_tokens=6, prefix_cache=False)
     world.add("old", 7, max_tokens=30)
     world.step(), world.step()
     request = world.add("pair", 26, n=2, max_tokens=3, sampling=SAMPLED)

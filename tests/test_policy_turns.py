@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import headway.planning
 from headway.compute.fake import expected_tokens
-from headway.errors import DuplicateRequest, InvalidRequest
+from headway.engine import EngineOptions
+from headway.errors import ConfigError, DuplicateRequest, InvalidRequest
 from headway.plan import Draw
 from headway.policy import preempt
 from headway.policy.order import ORDERS, fcfs, priority
@@ -401,3 +402,12 @@ def test_a_live_id_is_not_given_twice_and_an_ended_one_may_come_back():
     world.add("a", 4, max_tokens=1)
     world.run()
     assert world.story.record("a").stage is Stage.FINISHED
+
+
+def test_an_engine_with_more_seats_than_positions_is_refused_as_every_sequence_decodes_one_in_each_step():
+    with pytest.raises(ConfigError, match="--seats: 9 seats need as many positions; a step has 8"):
+        EngineOptions(seats=9, step_tokens=8)
+    world = World(seats=8, step_tokens=8)
+    world.add("a", 3, n=8, max_tokens=4, sampling=SAMPLED)
+    world.run()
+    assert [sum(member.positions for member in step.members) for step in world.steps()] == [3, 8, 8, 8]

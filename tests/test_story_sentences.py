@@ -52,7 +52,7 @@ def test_queued_while_a_step_runs():
 
 
 def test_running_in_the_middle_of_its_prompt():
-    world = World(step_tokens=32)
+    world = World(seats=4, step_tokens=32)
     world.add("a", 40, max_tokens=3)
     world.step()
     assert say(world, "a") == [

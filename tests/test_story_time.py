@@ -215,7 +215,7 @@ STEP, POSITION, MS = 1_000_000, 10_000, 1_000_000  # what the fake executor's st
 
 
 def test_a_step_owns_the_time_from_its_start_to_the_next_ones_start():
-    world = World(step_tokens=8)
+    world = World(seats=4, step_tokens=8)
     world.clock.advance(5 * MS)
     world.add("a", 12, max_tokens=2)
     world.clock.advance(2 * MS)

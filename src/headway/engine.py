@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from headway.clock import Clock
 from headway.committing import Committing
 from headway.compute.executor import Executor
-from headway.errors import DuplicateRequest, InvariantError, StalledError, UnknownRequest
+from headway.errors import ConfigError, DuplicateRequest, InvariantError, StalledError, UnknownRequest
 from headway.hooks import Drafter, Watcher, no_drafts, no_watcher
 from headway.memory.keys import KeyChain, root_key
 from headway.memory.reserve import StateMemory
@@ -40,13 +40,18 @@ from headway.story.events import (
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """The bounds that one engine works within (see `headway serve --help` for their meaning)."""
+    """The bounds that one engine works within (see `headway serve --help` for their meaning). Raises ConfigError for
+    more seats than positions: each decoding sequence takes one in every step."""
 
     seats: int = 64
     step_tokens: int = 512
     max_context: int = 1 << 20
     max_bypass: int = 32
     policy: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        if self.seats > self.step_tokens:
+            raise ConfigError("--seats", f"{self.seats} seats need as many positions; a step has {self.step_tokens}")
 
 
 @dataclass(slots=True)
