@@ -17,11 +17,15 @@ from serving import Server, completion, serving, together, until
 
 BLOCKS, BLOCK_TOKENS = 40, 4
 _random = random.Random(20240817)
-#: 30 requests of 6 to 78 positions: together several times what the pool holds.
-MIXED = [
-    {"prompt": _random.choices(range(300, 12_000), k=_random.choice((3, 9, 17, 30, 70))), "max_tokens": tokens}
-    for tokens in [3, 4, 5, 6, 8] * 6
-]
+
+
+def drawn(prompt: int, max_tokens: int) -> tuple[list[int], dict[str, Any]]:
+    """A prompt of so many positions, and the other fields."""
+    return _random.choices(range(300, 12_000), k=prompt), {"max_tokens": max_tokens, "ignore_eos": True}
+
+
+#: The first two begin together and grow to 2 x 86 of the pool's 160 positions, so somebody must be preempted.
+MIXED = [drawn(70, 16), drawn(70, 16), *(drawn(_random.choice((3, 9, 17, 30, 70)), n) for n in (2, 3, 4, 5) * 7)]
 LONG = completion(list(range(700, 740)), max_tokens=100, ignore_eos=True)
 
 
@@ -32,17 +36,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def answer(server: Server, request: dict[str, Any], **more: Any) -> str:
-    return server.text(request["prompt"], **{key: value for key, value in request.items() if key != "prompt"}, **more)
+def answer(server: Server, prompt: list[int], fields: dict[str, Any], **more: Any) -> str:
+    return server.text(prompt, **fields, **more)
 
 
 def test_thirty_at_once_get_the_answers_that_each_gets_alone(server: Server) -> None:
-    crowded = together([partial(answer, server, request, ignore_eos=True) for request in MIXED])
-    metrics = server.metrics()
-    assert metrics["headway_preemptions_total", ""] > 0, "the pool must be too small for this to show anything"
-    assert metrics["headway_positions_total", "recomputed"] > 0
-    alone = [answer(server, request, ignore_eos=True, cache_salt=f"alone {i}") for i, request in enumerate(MIXED)]
-    assert crowded == alone
+    growing = [server.stream(prompt, **fields).begun() for prompt, fields in MIXED[:2]]
+    rest = together([partial(answer, server, *request) for request in MIXED[2:]])
+    assert [stream.end()[-1] for stream in growing] == ["[DONE]"] * 2
+    assert server.metrics()["headway_preemptions_total", ""] > 0
+    alone = [answer(server, *request, cache_salt=f"alone {i}") for i, request in enumerate(MIXED)]
+    assert [stream.text for stream in growing] + rest == alone
     assert server.live() == 0
 
 
@@ -97,10 +101,9 @@ def test_a_client_that_leaves_is_cancelled_within_a_step_and_its_blocks_within_t
 
 
 def test_those_who_stay_do_not_notice_who_leaves(server: Server) -> None:
-    alone = answer(server, MIXED[4], ignore_eos=True, cache_salt="one")
-    stays = server.stream(
-        MIXED[4]["prompt"], max_tokens=MIXED[4]["max_tokens"], ignore_eos=True, cache_salt="two"
-    ).begun()
+    alone = answer(server, *MIXED[0], cache_salt="one")
+    prompt, fields = MIXED[0]
+    stays = server.stream(prompt, **fields, cache_salt="two").begun()
     leave_stream(server, "neighbour")
     assert stays.end()[-1] == "[DONE]" and stays.text == alone
     assert server.record("neighbour")["stage"] == "cancelled"
@@ -121,7 +124,7 @@ def test_a_body_that_never_comes_whole_leaves_no_trace(server: Server) -> None:
 
 def test_the_counters_agree_with_the_records(server: Server) -> None:
     until(lambda: server.live() == 0)
-    answer(server, {"prompt": [5, 6, 7] * 5, "n": 3, "temperature": 1, "seed": 1, "max_tokens": 4})
+    answer(server, [5, 6, 7] * 5, {"n": 3, "temperature": 1, "seed": 1, "max_tokens": 4})
     records, metrics = list(server.records().values()), server.metrics()
     sequences = [sequence for record in records for sequence in record["sequences"]]
     positions = {kind: sum(s["positions"][kind] for s in sequences) for kind in
