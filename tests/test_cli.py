@@ -88,3 +88,13 @@ def test_models_with_a_name_prints_its_facts(smollm2: ModelFiles, capsys: pytest
     assert facts["revision"] == smollm2.revision and facts["max_context"] == 8192 and facts["eos_ids"] == [2]
     assert main(["models", "smollm2-135m"]) == 0
     assert smollm2.revision in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "headway", "models", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    with process.stderr as told:
+        assert told.read() == ""
+    assert process.wait(30) == 0

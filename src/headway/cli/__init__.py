@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -36,12 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_arguments(parser)
     args = parser.parse_args(argv[1:])
     try:
-        return command.run(args)
+        status: int = command.run(args)
+        sys.stdout.flush()
+        return status
     except HeadwayError as error:
         print(f"headway: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough; what is left must not be written at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _overview() -> argparse.ArgumentParser:
