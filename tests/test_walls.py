@@ -22,7 +22,7 @@ import headway
 from headway.request import Request, Sequence
 
 ROOT = Path(headway.__file__).parent
-REPOSITORY = ROOT.parent.parent
+REPOSITORY = Path(__file__).parent.parent
 
 NOUNS = frozenset({"request", "plan", "verdict", "config", "options", "errors", "clock"})
 ENGINE = frozenset({"engine", "planning", "committing", "hooks"})
