@@ -155,6 +155,7 @@ def test_an_id_of_other_characters_is_refused(server: Server, id: str) -> None:
     )
     assert response.status_code == 400 and response.json()["error"]["param"] == "x-request-id"
     assert re.fullmatch(r"r-\d+", response.headers["x-request-id"])
+    assert server.http.get("/health").headers["x-request-id"].startswith("look-")
 
 
 def test_timing_stands_in_the_header_or_in_the_last_data_chunk(server: Server) -> None:

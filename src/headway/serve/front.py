@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal
 
 from headway.artifacts.files import ModelFiles
@@ -84,17 +85,18 @@ class Front:
         self._on_change = on_change
         self._inboxes: dict[str, Inbox] = {}
         self._ends: deque[float] = deque(maxlen=1000)
-        self._ids = 0
+        self._ids = {"r": count(1), "look": count(1)}
         self._moved_at = time.monotonic()
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    def new_id(self) -> str:
-        """An id that no live request has."""
-        while True:
-            self._ids += 1
-            if f"r-{self._ids}" not in self.story.live:
-                return f"r-{self._ids}"
+    def new_id(self, method: str) -> str:
+        """An id that no live request has. What only looks counts on its own, so that the first request is r-1
+        however often the server was polled before."""
+        kind = "r" if method == "POST" else "look"
+        while (id := f"{kind}-{next(self._ids[kind])}") in self.story.live:
+            pass
+        return id
 
     def submit(self, new: NewRequest, received_at: int) -> Inbox:
         """Send a request to the replica. Raises DuplicateRequest for an id that is alive; it is until the last byte

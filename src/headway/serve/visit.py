@@ -43,9 +43,9 @@ class Visits:
             return
         received_at = self._front.clock.now_ns()
         given = dict(scope["headers"]).get(b"x-request-id")
-        id = given.decode("latin-1") if given is not None else self._front.new_id()
+        id = given.decode("latin-1") if given is not None else self._front.new_id(scope["method"])
         good = _ID.fullmatch(id) is not None
-        scope[_KEY] = current = Visit(id if good else self._front.new_id(), received_at)
+        scope[_KEY] = current = Visit(id if good else self._front.new_id(scope["method"]), received_at)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
