@@ -1,0 +1,44 @@
+"""`/health` is about progress: it fails when work is present and nothing moves, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+from starlette.requests import Request
+
+from headway.serve.errors import Refusal
+from headway.serve.front import STUCK_AFTER_S, Front
+from headway.serve.models import health
+
+
+def asked(stuck_s: float, state: str = "ready") -> dict:
+    front = SimpleNamespace(
+        stuck_s=lambda: stuck_s, state=state, failure="no such file", story=SimpleNamespace(step=7)
+    )
+    app = SimpleNamespace(state=SimpleNamespace(front=front))
+    response = asyncio.run(health(Request({"type": "http", "method": "GET", "path": "/health", "app": app})))
+    return json.loads(response.body)
+
+
+def test_it_is_well_while_things_move_or_nothing_is_there() -> None:
+    assert asked(0.0)["status"] == asked(STUCK_AFTER_S - 1)["status"] == "ok"
+
+
+def test_it_fails_when_work_is_present_and_nothing_has_moved() -> None:
+    with pytest.raises(Refusal, match="nothing has moved for 61 s") as refusal:
+        asked(STUCK_AFTER_S + 1)
+    assert (refusal.value.status, refusal.value.code) == (503, "stuck")
+
+
+def test_it_fails_when_no_model_could_be_loaded() -> None:
+    with pytest.raises(Refusal, match="no such file"):
+        asked(0.0, state="failed")
+
+
+@pytest.mark.parametrize(("inboxes", "stuck"), [({}, False), ({"r-1": object()}, True)])
+def test_only_work_that_is_present_can_be_stuck(inboxes: dict, stuck: bool) -> None:
+    front = SimpleNamespace(_inboxes=inboxes, _moved_at=0.0)
+    assert (Front.stuck_s(front) > 0) is stuck  # type: ignore[arg-type]
