@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from headway.artifacts import resolve
 from headway.artifacts.files import ModelFiles
-from headway.config import yielding_threads
 
-yielding_threads()  # before any test module imports torch
+# Before any test module imports torch: many processes with threads share few cores here, so idle ones sleep at once.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,12 @@ def test_bf16_weights_stay_close_to_transformers(tmp_path: Path) -> None:
                 weight.copy_(weight.bfloat16())
         expected = model(torch.tensor([known])).logits[0]
     found = executor.logits((Span(0, known, BLOCKS),), list(range(len(known))))
-    assert (found - expected).abs().max() < 1e-3  # only the weights are rounded; arithmetic is fp32
+    if "fp32 arithmetic" in executor.facts.kernels["products"]:
+        limit = 1e-3  # only the weights are rounded
+    else:  # products round what goes in and what comes out: no more lossy than transformers in bf16 throughout
+        with torch.no_grad():
+            limit = (model.bfloat16()(torch.tensor([known])).logits[0].float() - expected).abs().max().item()
+    assert (found - expected).abs().max() < limit
 
 
 def test_facts_tell_what_was_loaded(tmp_path: Path) -> None:

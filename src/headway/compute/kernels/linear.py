@@ -2,24 +2,21 @@
 
 A kernel is *probed*: it is tried on a small product, checked against plain arithmetic, and asked for which numbers
 of rows a row's result is bitwise what it is in any other company. Some libraries switch to another order of
-summation for some numbers of rows; the decoder pads its rows to the next number that does not (`Products.rows`).
+summation for some numbers of rows; the decoder pads its rows to the next number that does not (`Products.rows`), and
+where only few rows at a time have stable bits, products come in pieces (`rows.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from headway.compute.kernels.rows import Pack, Product, RowProbe, in_pieces
 from headway.errors import ConfigError
-
-#: x [rows, in] fp32 → [rows, out] fp32.
-Product = Callable[[torch.Tensor], torch.Tensor]
-#: (weight [out, in], bias [out] or None) → product. Kernels that pack keep no reference to the weight.
-Pack = Callable[[torch.Tensor, torch.Tensor | None], Product]
 
 HALF_MAX = 65504.0
 
@@ -44,7 +41,7 @@ def _packed_bf16(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     packed = torch.ops.mkldnn._reorder_linear_weight.default(weight.bfloat16(), None)
     multiply = torch.ops.mkldnn._linear_pointwise.default
     narrow = None if bias is None else bias.bfloat16()
-    return lambda x: multiply(x.bfloat16(), packed, narrow, "none", [], "").float()
+    return lambda x: multiply(x.bfloat16(), packed, narrow, "none", [], "")
 
 
 def _packed_half(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
@@ -64,7 +61,7 @@ def _plain_fp32(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 
 def _plain_bf16(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     narrow, narrow_bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
-    return lambda x: F.linear(x.bfloat16(), narrow, narrow_bias).float()
+    return lambda x: F.linear(x.bfloat16(), narrow, narrow_bias)
 
 
 #: By weights format, in order of preference.
@@ -82,64 +79,33 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
 
 
 class Products:
-    """A kernel that works here, and what it does to a row's bits."""
+    """A model's products, packed for a kernel that works here; and what that kernel does to a row's bits."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._probe = RowProbe(kernel.pack)
-        self.words = f"{kernel.words}; {self._probe.words}"
+    def __init__(self, kernel: Kernel, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+        """`weights`: (weight [out, in], bias [out] or None) by name. The weights may be views of a mapped file."""
+        probe = RowProbe(kernel.pack, {(int(pair[0].shape[0]), int(pair[0].shape[1])) for pair in weights.values()})
+        self.words = f"{kernel.words}; {probe.words}"
+        self._probe = probe
+        self._packed = {name: in_pieces(product, probe.piece) for name, product in _pack_all(kernel, weights)}
 
-    def pack_all(self, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]) -> dict[str, Product]:
-        """Products by name. The weights may be views of a mapped file."""
-        if not self._kernel.serial:
-            return {name: self._kernel.pack(*pair) for name, pair in weights.items()}
-        largest_first = sorted(weights, key=lambda name: -weights[name][0].numel())
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            packed = pool.map(lambda name: self._kernel.pack(*weights[name]), largest_first)
-            return dict(zip(largest_first, packed, strict=True))
+    def __getitem__(self, name: str) -> Product:
+        return self._packed[name]
 
     def rows(self, count: int) -> int:
         """Rows to evaluate so that the bits of `count` of them depend on no one else's."""
         return self._probe.padded(count)
 
 
-class RowProbe:
-    """For which numbers of rows every row has its usual bits; found out when a number first comes up.
-
-    All rows of a probe are equal, so those of its product must be. The usual bits are the commonest at 96 rows.
-    """
-
-    _INPUTS, _FURTHER = 640, 32
-    _TRIED = (1, 2, 3, 4, 7, 8, 16, 31, 32, 64)
-
-    def __init__(self, pack: Pack) -> None:
-        self._product = pack(torch.linspace(0, 999, 32 * self._INPUTS).sin().view(32, -1), None)
-        self._row = torch.linspace(0, 99, self._INPUTS).cos()
-        results, times = self._evaluate(96).unique(dim=0, return_counts=True)
-        self._usual = results[times.argmax()]
-        self._padded = {0: 0}
-        self.words = self._describe()
-
-    def padded(self, count: int) -> int:
-        """The next number of rows from `count` on with the usual bits; `count` itself if none is near."""
-        if count not in self._padded:
-            near = range(count, count + self._FURTHER)
-            self._padded[count] = next((rows for rows in near if self._usual_at(rows)), count)
-        return self._padded[count]
-
-    def _evaluate(self, rows: int) -> torch.Tensor:
-        return self._product(self._row.expand(rows, -1).contiguous())
-
-    def _usual_at(self, rows: int) -> bool:
-        return bool((self._evaluate(rows) == self._usual).all())
-
-    def _describe(self) -> str:
-        unusual = [rows for rows in self._TRIED if not self._usual_at(rows)]
-        if not unusual:
-            return "a row's bits do not depend on the number of rows"
-        if all(self.padded(rows) != rows for rows in unusual):
-            return "rows are padded to " + ", ".join(f"{self.padded(n)} for {n}" for n in unusual) + ", …"
-        return "a row's bits depend on the number of rows (" + ", ".join(map(str, unusual)) + ", …)"
+def _pack_all(
+    kernel: Kernel, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]
+) -> Iterator[tuple[str, Product]]:
+    if not kernel.serial:
+        yield from ((name, kernel.pack(*pair)) for name, pair in weights.items())
+        return
+    largest_first = sorted(weights, key=lambda name: -weights[name][0].numel())
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        packed = pool.map(lambda name: kernel.pack(*weights[name]), largest_first)
+        yield from zip(largest_first, packed, strict=True)
 
 
 def choose_weights(weights: str) -> str:
@@ -151,11 +117,11 @@ def choose_weights(weights: str) -> str:
     return weights
 
 
-def probe_products(weights: str) -> Products:
+def probe_kernel(weights: str) -> Kernel:
     """The first kernel for `weights` (fp32 or bf16) that works here."""
     for kernel in KERNELS[weights]:
         if _works(kernel):
-            return Products(kernel)
+            return kernel
     raise ConfigError("--weights", f"no kernel for {weights} products works on this machine")
 
 

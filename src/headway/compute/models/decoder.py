@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from headway.compute.kernels.attention import StepAttention
-from headway.compute.kernels.linear import Product, Products
+from headway.compute.kernels.linear import Products
+from headway.compute.kernels.rows import Product
 from headway.compute.models.spec import DecoderSpec
 
 Norm = Callable[[torch.Tensor], torch.Tensor]
@@ -49,16 +50,16 @@ class Decoder:
     def __init__(
         self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], products: Products, positions: int
     ) -> None:
-        """`tensors` are canonical (see `text/weights.py`); `positions` bounds the positions ever evaluated.
+        """`tensors` are canonical (see `text/weights.py`); `products` are of their `matrices`;
+        `positions` bounds the positions ever evaluated.
 
         The embedding stays where `tensors` has it (a view of a mapped file): a lookup reads single rows.
         """
         self.spec = spec
         self._embedding = tensors["embedding"]
-        packed = products.pack_all(_matrices(spec, tensors))
-        self._layers = [_layer(spec, tensors, packed, f"layers.{i}.") for i in range(spec.layers)]
+        self._layers = [_layer(spec, tensors, products, f"layers.{i}.") for i in range(spec.layers)]
         self._norm = rms_norm(tensors["norm"], spec.norm_eps)
-        self._head = packed["head"]
+        self._head = products["head"]
         cos, sin = spec.rope.table(positions, spec.head_dim)
         # Scores are scaled on the queries' side, and that within the rotation: one product less per layer.
         scale = torch.ones(1, spec.heads + spec.kv_heads, 1)
@@ -73,15 +74,15 @@ class Decoder:
         sin = self._sin.index_select(0, step.positions).unsqueeze(1) * self._scale
         x = F.embedding(step.tokens, self._embedding).float()
         for index, layer in enumerate(self._layers):
-            qkv = layer.qkv(layer.attention_norm(x)).view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
+            qkv = layer.qkv(layer.attention_norm(x)).float().view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
             qk = qkv[:, :turned]
             normal = qk if layer.qk_norm is None else layer.qk_norm(qk)
             torch.addcmul(normal * cos, normal.roll(spec.head_dim // 2, -1), sin, out=qk)
             x += layer.o(attention(index, qkv))
-            x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x))))
+            x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x)).float()))
         if not step.logit_rows.numel():
             return x.new_empty(0, spec.vocab)
-        return self._head(self._norm(x.index_select(0, step.logit_rows)))
+        return self._head(self._norm(x.index_select(0, step.logit_rows))).float()
 
 
 def rms_norm(weight: torch.Tensor, eps: float) -> Norm:
@@ -107,7 +108,7 @@ def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     return torch.div(gate, denominator, out=denominator).mul_(up)
 
 
-def _matrices(
+def matrices(
     spec: DecoderSpec, tensors: Mapping[str, torch.Tensor]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor | None]]:
     """Every product's weight and bias, by canonical name."""
@@ -118,9 +119,7 @@ def _matrices(
     return found
 
 
-def _layer(
-    spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], packed: Mapping[str, Product], prefix: str
-) -> Layer:
+def _layer(spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], products: Products, prefix: str) -> Layer:
     qk_norm = None
     if spec.qk_norm:
         query, key = (tensors[f"{prefix}{name}_norm"] for name in ("q", "k"))
@@ -128,10 +127,10 @@ def _layer(
         qk_norm = rms_norm(per_head, spec.norm_eps)
     return Layer(
         attention_norm=rms_norm(tensors[f"{prefix}attention_norm"], spec.norm_eps),
-        qkv=packed[f"{prefix}qkv"],
+        qkv=products[f"{prefix}qkv"],
         qk_norm=qk_norm,
-        o=packed[f"{prefix}o"],
+        o=products[f"{prefix}o"],
         mlp_norm=rms_norm(tensors[f"{prefix}mlp_norm"], spec.norm_eps),
-        gate_up=packed[f"{prefix}gate_up"],
-        down=packed[f"{prefix}down"],
+        gate_up=products[f"{prefix}gate_up"],
+        down=products[f"{prefix}down"],
     )

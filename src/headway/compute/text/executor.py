@@ -11,9 +11,9 @@ import torch
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
-from headway.compute.kernels.linear import choose_weights, probe_products
+from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
 from headway.compute.kernels.state import PagedState
-from headway.compute.models.decoder import Decoder, StepInput
+from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling import choose, verify
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
@@ -98,7 +98,7 @@ class TextExecutor:
             state = state_format(state, weights)
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             tensors, weights_bytes = load_tensors(spec, files, weights, cache, progress)
-            products = probe_products(weights)
+            products = Products(probe_kernel(weights), matrices(spec, tensors))
             min_rows, attention_words = probe_rows(spec.head_dim)
             decoder = Decoder(spec, tensors, products, min(spec.max_context, blocks * block_tokens))
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
