@@ -27,6 +27,7 @@ CONTRACT = {
     "headway_regained_blocks": "counter",
     "headway_positions": "counter",
     "headway_emitted_tokens": "counter",
+    "headway_draft_positions": "counter",  # beyond the contract
     "headway_requests_finished": "counter",
     "headway_requests_refused": "counter",
     "headway_time_to_first_token_seconds": "histogram",

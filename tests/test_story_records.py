@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from headway.errors import ProtocolError, UnknownRequest
+from headway.plan import Grammar
 from headway.replica import messages
-from headway.request import Emission, NewRequest, Stage
+from headway.request import Emission, NewRequest, Pause, Stage
 from headway.story.events import AnyEvent, Arrived, Cancelled, Delivered, Failed, Levels, Received, Refused
 from headway.story.explain import request_view
 from headway.story.reducer import Story
 from headway.verdict import Holder, Never
-from world import SAMPLED, World
+from world import SAMPLED, Allowing, World
 
 
 def view(world: World, id: str) -> dict:
@@ -185,7 +186,7 @@ def test_a_waiting_requests_view_has_the_contracts_fields():
     assert set(shown["verdict"]) == WAIT
     assert set(shown["verdict"]["holders"][0]) == {"id", "blocks", "shared"}
     (sequence,) = shown["sequences"]
-    assert set(sequence) == {"positions", "blocks", "tokens"}
+    assert set(sequence) == {"positions", "blocks", "tokens", "drafts"}
     assert set(sequence["positions"]) == POSITIONS | {"rejected"}
     assert set(sequence["blocks"]) == {"held", "shared"}
     assert set(sequence["tokens"]) == {"prompt", "emitted"}
@@ -220,6 +221,7 @@ def test_a_running_and_a_finished_requests_view():
                           "recomputed": 0, "rejected": 0, "lost": 0},
             "blocks": {"held": 5, "shared": 4},
             "tokens": {"prompt": 18, "emitted": 1},
+            "drafts": {"accepted": 0, "rejected": 0, "pauses": []},
         }
     ]  # fmt: skip
     assert shown["prefix"] == {"reused": 16, "miss": {"why": "whole", "at": 16}}
@@ -317,13 +319,25 @@ def test_a_replica_that_ends_in_the_middle_of_a_step_leaves_no_blocks_in_the_rec
 # -- on the wire ----------------------------------------------------------------------------------------------
 
 
+class Hopeless:
+    """A drafter that gives up after its first guess."""
+
+    def guess(self, tokens: list[int]) -> list[int]:
+        return tokens[-1:]
+
+    def verified(self, drafted: int, accepted: int) -> Pause:
+        return Pause(drafted, accepted, 10)
+
+
 def every_event() -> World:
-    world = World(blocks=8, block_tokens=4, seats=3, prefix_cache=False, drafter=lambda tokens: tokens[-1:])
+    world = World(blocks=8, block_tokens=4, seats=3, prefix_cache=False, drafters=lambda new: Hopeless())
     world._emit(Received(at=0, id="old"))
     world.add("never", 100)
     world.add("old", 14, max_tokens=8)
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)
     world.add("gone", 5)
+    world.add("json", 5, grammar=Grammar("json"), max_tokens=2)
+    world.engine.supply("json", [Allowing(world.vocab)])
     world.step()
     world.engine.cancel("gone")
     world.run()

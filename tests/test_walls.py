@@ -25,7 +25,7 @@ ROOT = Path(headway.__file__).parent
 REPOSITORY = Path(__file__).parent.parent
 
 NOUNS = frozenset({"request", "plan", "verdict", "config", "options", "errors", "clock"})
-ENGINE = frozenset({"engine", "planning", "committing", "hooks"})
+ENGINE = frozenset({"engine", "arriving", "planning", "committing", "hooks", "integrity"})
 CORE = NOUNS | ENGINE | {"policy", "memory", "story"}
 ANYTHING = None
 

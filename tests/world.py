@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.engine import Engine, EngineOptions
-from headway.hooks import no_drafts
+from headway.hooks import Drafters, no_drafts
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.plan import Draw, Sampling
@@ -15,6 +16,44 @@ from headway.request import Emission, NewRequest, Request, Stage
 from headway.story.events import AnyEvent, Stepped
 from headway.story.reducer import Story
 from headway.verdict import Wait
+
+
+class Guessing:
+    """A drafter that guesses what a function says."""
+
+    def __init__(self, guess: Callable[[list[int]], list[int]]) -> None:
+        self.guess = guess
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        return None
+
+
+class Allowing:
+    """A guide that allows every token of a vocabulary but the `forbidden` ones, for ever or for `length` tokens."""
+
+    def __init__(
+        self, vocab: int, forbidden: Callable[[int], bool] = lambda token: False, length: int = 1 << 30
+    ) -> None:
+        bits = sum(1 << token for token in range(vocab) if not forbidden(token))
+        self._mask = bits.to_bytes(-(-vocab // 8), "little")
+        self._forbidden, self._left = forbidden, length
+        self.accepted: list[int] = []
+
+    @property
+    def complete(self) -> bool:
+        return len(self.accepted) >= self._left
+
+    def masks(self, guesses: Sequence[int]) -> list[bytes]:
+        allowed = list(takewhile(lambda token: not self._forbidden(token), guesses))
+        return [self._mask] * (len(allowed) + 1)
+
+    def accept(self, token: int) -> None:
+        assert not self._forbidden(token), f"{token} was chosen against the grammar"
+        self.accepted.append(token)
+
+
+def guessing(guess: Callable[[list[int]], list[int]]) -> Drafters:
+    return lambda new: Guessing(guess)
 
 
 class World:
@@ -26,11 +65,14 @@ class World:
         blocks: int = 100,
         block_tokens: int = 16,
         prefix_cache: bool = True,
-        drafter: Callable[[list[int]], list[int]] = no_drafts,
+        drafter: Callable[[list[int]], list[int]] | None = None,
+        drafters: Drafters = no_drafts,
         vocab: int = 997,
         max_context: int = 1 << 20,
         **options: object,
     ) -> None:
+        if drafter is not None:
+            drafters = guessing(drafter)
         self.clock = ModelledClock()
         self.vocab = vocab
         self.events: list[AnyEvent] = []
@@ -42,7 +84,7 @@ class World:
         self.pool = BlockPool(blocks, block_tokens)
         self.engine = Engine(
             self.executor, StateMemory(self.pool, prefix_cache=prefix_cache), self.clock,
-            EngineOptions(**options), emit=self._emit, drafter=drafter,  # type: ignore[arg-type]
+            EngineOptions(**options), emit=self._emit, drafters=drafters,  # type: ignore[arg-type]
         )  # fmt: skip
         self.asked: dict[str, NewRequest] = {}
         self.said: dict[tuple[str, int], list[int]] = {}

@@ -14,27 +14,29 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headway.arriving import arrived, new_request, new_sequences
 from headway.clock import Clock
 from headway.committing import Committing
 from headway.compute.executor import Executor
 from headway.errors import ConfigError, DuplicateRequest, InvariantError, StalledError, UnknownRequest
-from headway.hooks import Drafter, Watcher, no_drafts, no_watcher
-from headway.memory.keys import KeyChain, root_key
+from headway.hooks import Drafters, Watcher, no_drafts, no_watcher
+from headway.integrity import check_identities
 from headway.memory.reserve import StateMemory
-from headway.plan import StepPlan, StepResult
+from headway.plan import StepPlan, StepResult, TokenLogprob
 from headway.planning import Entry, Planning
 from headway.policy.order import ORDERS
-from headway.policy.waiting import Limits, never
-from headway.request import Emission, NewRequest, Request, Sequence, Stage
+from headway.policy.waiting import AWAITS_GRAMMAR, Limits, never
+from headway.request import Emission, Guide, NewRequest, Request, Sequence, Stage
 from headway.story.events import (
     AnyEvent,
-    Arrived,
     Cancelled,
     Committed,
+    DraftsPaused,
     Failed,
     Finished,
     Levels,
     Refused,
+    Supplied,
 )
 
 
@@ -78,7 +80,7 @@ class Engine:
         options: EngineOptions | None = None,
         *,
         emit: Callable[[AnyEvent], None] | None = None,
-        drafter: Drafter = no_drafts,
+        drafters: Drafters = no_drafts,
         watcher: Watcher = no_watcher,
     ) -> None:
         self.executor = executor
@@ -87,10 +89,11 @@ class Engine:
         self.options = options or EngineOptions()
         self.emit = emit or (lambda event: None)
         self.order = ORDERS[self.options.policy]
-        self.drafter = drafter
+        self.drafters = drafters
         self.watcher = watcher
         self.requests: dict[str, Request] = {}
         self.waiting: list[Request] = []  # sorted by self.order
+        self.awaiting: dict[str, Request] = {}  # their grammars are being compiled; they join `waiting` then
         self.running: list[Request] = []
         self.steps = 0
         self._arrivals = 0
@@ -99,7 +102,8 @@ class Engine:
     # -- arrivals and departures -----------------------------------------------------------------------------
 
     def add(self, new: NewRequest) -> Request:
-        """Queue a request, or refuse it (stage `refused`, with its verdict) when it could never be served.
+        """Queue a request, or refuse it (stage `refused`, with its verdict) when it could never be served. One with
+        a grammar waits beside the queue until `supply` brings what guides it, or `fail` ends it.
 
         Raises DuplicateRequest for a live id, InvalidRequest for a prompt or number that means nothing.
         """
@@ -115,28 +119,44 @@ class Engine:
             limits=self.limits,
         )
         at = self.clock.now_ns()
-        request = self._build(new, sequences=0 if refusal else new.n)
+        self._arrivals += 1
+        sequences = (
+            [] if refusal else new_sequences(new, self.executor.facts, self.memory, self.watcher, self.drafters)
+        )
+        request = new_request(new, sequences, self._arrivals, self._most_tokens(new), self.executor.facts)
         if refusal is not None:
             request.verdict = refusal
             request.move(Stage.REFUSED)
             self.emit(Refused(at=at, id=new.id, reason=refusal.rule, verdict=refusal))
             return request
-        self.emit(
-            Arrived(
-                at=at,
-                id=new.id,
-                pattern=request.pattern,
-                prompt=prompt,
-                n=new.n,
-                max_tokens=request.max_tokens,
-                priority=new.priority,
-                order=self.order(request),
-            )
-        )
+        wait = AWAITS_GRAMMAR if new.grammar else None
+        self.emit(arrived(request, at, self.order(request), wait))
         request.move(Stage.WAITING)
+        request.verdict = wait
         self.requests[new.id] = request
-        insort(self.waiting, request, key=self.order)
+        if wait is None:
+            insort(self.waiting, request, key=self.order)
+        else:
+            self.awaiting[new.id] = request
         return request
+
+    def supply(self, request_id: str, guides: list[Guide]) -> None:
+        """The grammar of a request is compiled: one guide for each of its sequences. It queues at the place that its
+        arrival gives it. Raises UnknownRequest when no request with this id awaits a grammar."""
+        request = self._awaited(request_id)
+        for sequence, guide in zip(request.sequences, guides, strict=True):
+            sequence.guide = guide
+        request.verdict = None
+        insort(self.waiting, request, key=self.order)
+        self.emit(Supplied(at=self.clock.now_ns(), id=request_id))
+
+    def fail(self, request_id: str, message: str) -> None:
+        """The grammar of a request could not be compiled: that is its end, and nobody else's. Raises UnknownRequest
+        as `supply` does."""
+        request = self._awaited(request_id)
+        request.move(Stage.FAILED)
+        self._release(request)
+        self.emit(Failed(at=self.clock.now_ns(), id=request_id, message=message, reason="grammar"))
 
     @property
     def limits(self) -> Limits:
@@ -149,7 +169,9 @@ class Engine:
         request = self.requests.get(request_id)
         if request is None or request.ended:
             raise UnknownRequest(request_id)
-        if request.stage is Stage.WAITING:
+        if request_id in self.awaiting:
+            del self.awaiting[request_id]
+        elif request.stage is Stage.WAITING:
             self._leave_queue(request)
         else:
             self.running.remove(request)
@@ -174,10 +196,11 @@ class Engine:
         return self.commit(result)
 
     def plan(self) -> StepPlan | None:
-        """Choose what moves in the next step and take the blocks for it. None when no request is alive."""
+        """Choose what moves in the next step and take the blocks for it. None when nobody could move: no request is
+        alive, or all that are await something from outside."""
         if self._flight is not None:
             raise InvariantError("a step is planned while another one is in flight")
-        if not self.requests:
+        if self.idle:
             return None
         planning = Planning(self, self.steps + 1, self.clock.now_ns())
         planning.decodes()
@@ -195,8 +218,10 @@ class Engine:
         flight = self._take_flight()
         at = self.clock.now_ns()
         committing = Committing(self.memory)
-        for entry, tokens in zip(flight.entries, result.tokens, strict=True):
-            committing.enter(entry, tokens)
+        nothing: tuple[tuple[TokenLogprob, ...], ...] = ((),) * len(flight.entries)
+        rows = zip(result.tokens, result.logprobs or nothing, result.scores or nothing, strict=True)
+        for entry, row in zip(flight.entries, rows, strict=True):
+            committing.enter(entry, *row)
         finished = self._close(flight)
         self.emit(
             Committed(
@@ -207,6 +232,8 @@ class Engine:
                 levels=self.levels(),
             )
         )
+        for pause in committing.pauses:
+            self.emit(DraftsPaused(at=at, id=pause[0], index=pause[1], pause=pause[2]))
         for request in finished:
             self.emit(Finished(at=at, id=request.id, reason=str(request.sequences[0].finish)))
         return committing.emissions
@@ -244,6 +271,16 @@ class Engine:
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
+    def _most_tokens(self, new: NewRequest) -> int:
+        """What each of its sequences may emit: what it asks for, else what context and pool have room for."""
+        prompt = len(new.prompt)
+        return new.max_tokens or min(self.limits.context - prompt, self.memory.longest(prompt, new.n))
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step could move anyone."""
+        return not self.waiting and not self.running
+
     @property
     def seats_used(self) -> int:
         return sum(len(request.open_sequences) for request in self.running)
@@ -254,50 +291,17 @@ class Engine:
 
     def check(self) -> None:
         """Raise InvariantError unless the identities of space and positions hold. Changes nothing."""
-        held: dict[int, int] = {}
         flying = self._flight.requests() if self._flight else []
-        for request in {id(r): r for r in [*self.requests.values(), *flying]}.values():
-            for sequence in request.sequences:
-                for block in sequence.state.blocks if sequence.state else ():
-                    held[block] = held.get(block, 0) + 1
-                c = sequence.counts
-                gained = c.reused + c.regained + c.prefilled + c.decoded + c.recomputed
-                if sequence.computed != gained - c.lost or not 0 <= sequence.computed <= sequence.known:
-                    raise InvariantError(f"{request.id}: computed is {sequence.computed}, the counts say {c}")
-        self.memory.pool.check(held)
+        check_identities([*self.requests.values(), *flying], self.memory.pool)
         if self.seats_used > self.options.seats:
             raise InvariantError(f"{self.seats_used} seats are used of {self.options.seats}")
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _build(self, new: NewRequest, sequences: int) -> Request:
-        facts, memory = self.executor.facts, self.memory
-        formats = {"weights": facts.weights_format, "state": facts.state_format}
-        root = root_key(revision=facts.revision, **formats, salt=new.cache_salt)
-        prompt = len(new.prompt)
-        fits = min(self.limits.context - prompt, memory.longest(prompt, new.n))
-        self._arrivals += 1
-        return Request(
-            id=new.id,
-            prompt=new.prompt,
-            n=new.n,
-            max_tokens=new.max_tokens or fits,
-            min_tokens=new.min_tokens,
-            sampling=new.sampling,
-            stop_ids=frozenset(new.stop_ids) | (frozenset() if new.ignore_eos else frozenset(facts.eos_ids)),
-            priority=new.priority,
-            arrival=self._arrivals,
-            sequences=[
-                Sequence(
-                    index,
-                    list(new.prompt),
-                    prompt,
-                    KeyChain(root, memory.pool.block_tokens),
-                    watch=self.watcher(new.stop, new.min_tokens) if new.stop else None,
-                )
-                for index in range(sequences)
-            ],
-        )
+    def _awaited(self, request_id: str) -> Request:
+        if request_id not in self.awaiting:
+            raise UnknownRequest(request_id)
+        return self.awaiting.pop(request_id)
 
     def _take_flight(self) -> _Flight:
         flight, self._flight = self._flight, None

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from headway.errors import InvalidRequest
-from headway.request import Watch
+from headway.request import Drafter, NewRequest, Watch
 
-#: Guesses for the tokens after the known ones; the engine takes as many as it can afford, from the front.
-Drafter: TypeAlias = Callable[[list[int]], list[int]]
+#: Makes the drafter of one sequence; None: no drafts for it.
+Drafters: TypeAlias = Callable[[NewRequest], Drafter | None]
 #: Makes what follows a sequence's text: from its stop strings, and the number of tokens that they cannot end.
 Watcher: TypeAlias = Callable[[tuple[str, ...], int], Watch]
 
 
-def no_drafts(tokens: list[int]) -> list[int]:
-    """The drafter that never guesses."""
-    return []
+def no_drafts(new: NewRequest) -> Drafter | None:
+    """No sequence gets a drafter."""
+    return None
 
 
 def no_watcher(stop: tuple[str, ...], min_tokens: int) -> Watch:

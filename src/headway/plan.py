@@ -6,6 +6,7 @@ A plan holds positions, token ids and block numbers. It knows no request: an exe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -38,6 +39,23 @@ class Sampling(msgspec.Struct, frozen=True):
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer's text must be: any JSON object (`source` is empty), JSON that fits a schema (`source` is the
+    schema), what a regular expression matches, one of a JSON list of strings, or a grammar in Lark's notation."""
+
+    kind: Literal["json", "json_schema", "regex", "choice", "lark"]
+    source: str = ""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """The natural logarithm of a token's probability, by the model's own logits (before anything adjusted them), and
+    the likeliest tokens at its position, as (token, logprob), the likeliest first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """One token to choose from the logits after a span's last position.
@@ -46,7 +64,10 @@ class Draw:
     position   the one that the chosen token will occupy
     history    all tokens before it, if the sampling remembers, and `prompt` how many of them are the prompt
     banned     tokens that must not be chosen at positions before `banned_before` (they would end an answer that
-               is shorter than asked for)
+               is shorter than asked for), unless `masks` leave nothing else
+    masks      which tokens may be chosen, one bit each, little-endian; the first for `position`, then one for the
+               position after each draft. Empty: all may
+    logprobs   how many of the likeliest tokens to report beside the chosen one; None: report nothing
     """
 
     index: int
@@ -56,6 +77,18 @@ class Draw:
     prompt: int = 0
     banned: tuple[int, ...] = ()
     banned_before: int = 0
+    masks: tuple[bytes, ...] = ()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Logprobs that are asked for of tokens which are known already: `tokens[i]` follows the span's position
+    `first + i`, counted from the span's start. `top` is as `Draw.logprobs`."""
+
+    first: int
+    tokens: tuple[int, ...]
+    top: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +101,7 @@ class Span:
     draws    tokens to choose after the last position; empty when the span ends before the newest known token.
              Several draws on one span are the first tokens of a request's sequences, from the same logits.
              With drafts there is exactly one draw: it applies to each verified position in turn
+    score    what is to be said about known tokens, if anything
     """
 
     start: int
@@ -75,6 +109,7 @@ class Span:
     blocks: tuple[int, ...]
     draws: tuple[Draw, ...] = ()
     drafts: int = 0
+    score: Score | None = None
 
     @property
     def end(self) -> int:
@@ -99,6 +134,13 @@ class StepPlan:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """`tokens[i]` answers `plan.spans[i]`: one token per draw in order, or, with `drafts`, the accepted drafts
-    followed by one more token (so between 1 and drafts + 1)."""
+    followed by one more token (so between 1 and drafts + 1).
+
+    logprobs   by span: one for each of its tokens, or () where its draws ask for none
+    scores     by span: one for each token of its `Score`, or ()
+    Both are empty when no span of the plan asks for any.
+    """
 
     tokens: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
+    scores: tuple[tuple[TokenLogprob, ...], ...] = ()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headway.errors import InvariantError
 from headway.memory.reserve import Quote, Shortfall
-from headway.plan import Draw, Span, StepPlan
+from headway.plan import Draw, Score, Span, StepPlan
 from headway.policy import budget, preempt
 from headway.policy.waiting import Ask, Room, judge, look_further, no_budget
 from headway.request import Request, Sequence, Stage
@@ -171,8 +171,10 @@ class Planning:
 
     def _drafts(self, request: Request, sequence: Sequence) -> list[int]:
         """Guesses to verify beside one decode position, with the blocks for them. None beside a prompt's last
-        position: its draws may be the first tokens of several sequences."""
-        guesses = self._engine.drafter(sequence.tokens) if sequence.emitted else []
+        position: its draws may be the first tokens of several sequences. A grammar cuts them where it forbids one."""
+        guesses = sequence.drafter.guess(sequence.tokens) if sequence.drafter and sequence.emitted else []
+        if guesses and sequence.guide:
+            guesses = guesses[: len(sequence.guide.masks(guesses)) - 1]
         if not guesses:
             return []
         assert sequence.state is not None
@@ -259,8 +261,9 @@ class Planning:
         assert sequence.state is not None and positions > 0
         draws: tuple[Draw, ...] = ()
         if end == sequence.known:
-            draws = self._draws(request, sequence)
-        span = Span(start, (*sequence.tokens[start:end], *guesses), tuple(sequence.state.blocks), draws, len(guesses))
+            draws = self._draws(request, sequence, guesses)
+        tokens, blocks = (*sequence.tokens[start:end], *guesses), tuple(sequence.state.blocks)
+        span = Span(start, tokens, blocks, draws, len(guesses), _score(request, sequence, start, end))
         self.entries.append(Entry(request, sequence, span))
         request.in_flight = True
         request.verdict = Go(positions)
@@ -269,7 +272,7 @@ class Planning:
         doing = "recompute" if recomputed else "prefill" if prefilled else "decode"
         self._members.append(Member(request.id, sequence.index, start, positions + len(guesses), len(guesses), doing))
 
-    def _draws(self, request: Request, sequence: Sequence) -> tuple[Draw, ...]:
+    def _draws(self, request: Request, sequence: Sequence, guesses: list[int]) -> tuple[Draw, ...]:
         """The tokens to choose: one, or at the end of a shared prompt one for each sibling, whose own copy of the
         last, partly filled block is then made."""
         drawn = [sequence]
@@ -282,7 +285,18 @@ class Planning:
         ends_at = sequence.prompt + request.min_tokens
         banned = tuple(request.stop_ids) if sequence.known < ends_at else ()
         return tuple(
-            Draw(each.index, sequence.known, sampling, history, sequence.prompt, banned, ends_at) for each in drawn
+            Draw(
+                index=each.index,
+                position=sequence.known,
+                sampling=sampling,
+                history=history,
+                prompt=sequence.prompt,
+                banned=banned,
+                banned_before=ends_at,
+                masks=tuple(each.guide.masks(guesses)) if each.guide else (),
+                logprobs=request.logprobs,
+            )
+            for each in drawn
         )
 
     def _copy_tail(self, lead: Sequence, sibling: Sequence) -> None:
@@ -294,6 +308,15 @@ class Planning:
 
 def _decoding(request: Request) -> list[Sequence]:
     return [sequence for sequence in request.open_sequences if sequence.outstanding == 1]
+
+
+def _score(request: Request, sequence: Sequence, start: int, end: int) -> Score | None:
+    """What is to be reported about the prompt's tokens when positions `start` to `end` are evaluated."""
+    if sequence.unscored is None or request.prompt_logprobs is None:
+        return None
+    first = max(start, sequence.unscored)
+    tokens = tuple(sequence.tokens[first + 1 : min(end + 1, sequence.prompt)])
+    return Score(first - start, tokens, request.prompt_logprobs) if tokens else None
 
 
 def _holding(request: Request, references: Callable[[int], int]) -> Holder:

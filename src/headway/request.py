@@ -6,6 +6,7 @@ the identity `computed = reused + regained + prefilled + decoded + recomputed - 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias
@@ -13,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from headway.errors import IllegalMove, InvalidRequest
-from headway.plan import Sampling
+from headway.plan import Grammar, Sampling, TokenLogprob
 from headway.verdict import Verdict
 
 Pattern: TypeAlias = Literal["text", "embed", "image"]
@@ -44,9 +45,22 @@ MOVES: dict[Stage, frozenset[Stage]] = {
 ENDS = frozenset(stage for stage, moves in MOVES.items() if not moves)
 
 
+#: Likeliest tokens that are reported beside one token, at most.
+MOST_LOGPROBS = 20
+#: Guesses at a time, at most.
+MOST_DRAFTS = 16
+
+
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants. `max_tokens` None means what fits; `ignore_eos` leaves only `stop_ids` and the `stop`
-    strings to end it, and neither may before `min_tokens` were emitted."""
+    """What a caller wants.
+
+    max_tokens        None means what fits
+    ignore_eos        leaves only `stop_ids` and the `stop` strings to end it; neither may before `min_tokens`
+    grammar           what the text must be; the end of that text ends it too, also before `min_tokens`
+    logprobs          how many of the likeliest tokens to report beside each chosen one; None: no logprobs
+    prompt_logprobs   the same for the tokens of the prompt; its state is then computed, never reused
+    draft             how many tokens to guess at a time; 0: none; None: as the engine does by default
+    """
 
     id: str
     prompt: tuple[int, ...]
@@ -59,6 +73,10 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     stop: tuple[str, ...] = ()
     cache_salt: str = ""
+    grammar: Grammar | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    draft: int | None = None
 
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for a prompt or a number that means nothing to a model of `vocab` tokens."""
@@ -78,15 +96,29 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
             if ids and not 0 <= min(ids) <= max(ids) < vocab:
                 message = f"token ids must be from 0 to {vocab - 1}; {name} has {min(ids)} to {max(ids)}"
                 raise InvalidRequest(name, message)
+        if self.draft is not None and not 0 <= self.draft <= MOST_DRAFTS:
+            raise InvalidRequest(
+                "draft", f"draft is {self.draft} tokens at a time; it must be from 0 to {MOST_DRAFTS}"
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            top = getattr(self, name)
+            if top is not None and not 0 <= top <= MOST_LOGPROBS:
+                raise InvalidRequest(name, f"{name} is {top}; it must be from 0 to {MOST_LOGPROBS}")
 
 
 class Emission(msgspec.Struct, frozen=True):
-    """Tokens that sequence `index` of request `id` emitted in one step, and why it ended if it did."""
+    """Tokens that sequence `index` of request `id` emitted in one step, and why it ended if it did.
+
+    logprobs          one for each token, if the request wants them
+    prompt_logprobs   of the next tokens of the prompt, from its second on; they come as the prompt is computed
+    """
 
     id: str
     index: int
     tokens: tuple[int, ...]
     finish: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class StateHandle(Protocol):
@@ -106,6 +138,46 @@ class Watch(Protocol):
         ...
 
 
+class Pause(msgspec.Struct, frozen=True):
+    """Drafts did not pay: of `drafted` ones only `accepted` were right, so none are made for `tokens` tokens."""
+
+    drafted: int
+    accepted: int
+    tokens: int
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of one sequence (see `policy/drafts.py`)."""
+
+    def guess(self, tokens: list[int]) -> list[int]:
+        """Guesses for the tokens after `tokens`, the sequence's known ones. It is asked before each decode position,
+        and the engine verifies as many as it can afford, from the front."""
+        ...
+
+    def verified(self, drafted: int, accepted: int) -> Pause | None:
+        """Of `drafted` guesses `accepted` were right. A `Pause` when no more are made for some time."""
+        ...
+
+
+class Guide(Protocol):
+    """Keeps one sequence within a grammar (see `text/grammar.py`)."""
+
+    @property
+    def complete(self) -> bool:
+        """Nothing but the end may follow."""
+        ...
+
+    def masks(self, guesses: Items[int]) -> list[bytes]:
+        """Which tokens may come, as in `Draw.masks`: next, and after each of `guesses` that the grammar allows in
+        turn; it stops at the first that it does not. Tokens that end an answer may come where the text may end.
+        Changes nothing."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """The token was chosen."""
+        ...
+
+
 class PrefixKeys(Protocol):
     """The chained keys of one sequence's whole blocks (see `memory/keys.py`)."""
 
@@ -114,7 +186,7 @@ class PrefixKeys(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """Positions of one sequence by how their state came to be, or went."""
+    """Positions of one sequence by how their state came to be, or went; of the decoded, `accepted` were drafts."""
 
     reused: int = 0
     regained: int = 0
@@ -122,6 +194,7 @@ class Counts:
     decoded: int = 0
     recomputed: int = 0
     rejected: int = 0
+    accepted: int = 0
     lost: int = 0
 
 
@@ -136,6 +209,10 @@ class Sequence:
     fork_at    positions to be taken over from the request's leading sequence once it has computed them; None when
                this sequence stands alone. Until then nothing is evaluated for it
     watch      looks for stop strings in what is emitted, if the request has any
+    drafter    guesses what comes next, if drafts are wanted
+    guide      keeps what is emitted within the request's grammar, if it has one
+    unscored   the first position that is yet to be evaluated with the next token's logprob reported; None when no
+               prompt logprobs are wanted (any more)
     """
 
     index: int
@@ -148,6 +225,9 @@ class Sequence:
     counts: Counts = field(default_factory=Counts)
     state: StateHandle | None = None
     watch: Watch | None = None
+    guide: Guide | None = None
+    drafter: Drafter | None = None
+    unscored: int | None = None
     finish: FinishReason | None = None
 
     @property
@@ -163,6 +243,13 @@ class Sequence:
         """Positions to evaluate before the next token can be chosen; 0 while it waits for a fork."""
         return 0 if self.fork_at is not None else len(self.tokens) - self.computed
 
+    @property
+    def inheritable(self) -> int:
+        """Most positions whose state may be found instead of computed: the last one is always computed, since the
+        next token is chosen from it, and so are those whose logprobs are wanted."""
+        last = len(self.tokens) - 1
+        return last if self.unscored is None else min(last, self.unscored)
+
     def split(self, positions: int) -> tuple[int, int, int]:
         """(prefilled, decoded, recomputed) if the next `positions` positions were evaluated now."""
         end = self.computed + positions
@@ -171,13 +258,14 @@ class Sequence:
         prefilled = max(0, min(end, self.prompt) - first_new)
         return prefilled, positions - recomputed - prefilled, recomputed
 
-    def advance(self, evaluated: int, rejected: int = 0) -> tuple[int, int, int]:
-        """`evaluated` further positions ran and `rejected` of them, the last ones, are dropped again.
-        Returns `split` of the kept ones."""
+    def advance(self, evaluated: int, accepted: int = 0, rejected: int = 0) -> tuple[int, int, int]:
+        """`evaluated` further positions ran; of the drafts among them `accepted` were right, and the last `rejected`
+        positions are dropped again. Returns `split` of the kept ones."""
         prefilled, decoded, recomputed = kept = self.split(evaluated - rejected)
         self.counts.prefilled += prefilled
         self.counts.decoded += decoded
         self.counts.recomputed += recomputed
+        self.counts.accepted += accepted
         self.counts.rejected += rejected
         self.computed += evaluated - rejected
         self.high = max(self.high, self.computed)
@@ -223,6 +311,8 @@ class Request:
     stop_ids: frozenset[int]
     priority: int
     arrival: int
+    logprobs: int | None
+    prompt_logprobs: int | None
     sequences: list[Sequence]
     pattern: Pattern = "text"
     stage: Stage = Stage.RECEIVED

@@ -94,3 +94,8 @@ def change_key(verdict: Verdict | None) -> tuple[object, ...]:
             return ("go", None, None, None)
         case None:
             return ()
+
+
+def awaits_input(verdict: Verdict | None) -> bool:
+    """Whether something outside the step is awaited: such a request stands in nobody's way."""
+    return isinstance(verdict, Wait) and verdict.on == "input"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from headway.plan import Draw
@@ -9,20 +10,37 @@ from headway.plan import Draw
 
 def needs_adjusting(draw: Draw) -> bool:
     """Whether `adjusted` would change anything."""
-    return bool(draw.sampling.bias) or draw.sampling.remembers or _bans(draw)
+    return bool(draw.sampling.bias or draw.masks) or draw.sampling.remembers or _bans(draw)
 
 
 def adjusted(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
-    """One row of logits [vocab], copied and adjusted as `Sampling` says; banned tokens get -inf."""
+    """One row of logits [vocab], copied and adjusted as `Sampling` says; banned tokens, and those that the mask
+    leaves out, get -inf. Where the mask allows banned tokens only, they may come: a grammar's end is its end."""
     logits, sampling = logits.clone(), draw.sampling
     if sampling.bias:
         tokens, values = zip(*sampling.bias, strict=True)
         logits.index_add_(0, torch.tensor(tokens), torch.tensor(values, dtype=logits.dtype))
     if sampling.remembers:
         _remember(logits, draw)
-    if _bans(draw):
-        logits[list(draw.banned)] = -torch.inf
+    allowed = _allowed(draw, len(logits))
+    if allowed is not None:
+        logits.masked_fill_(~allowed, -torch.inf)
     return logits
+
+
+def _allowed(draw: Draw, vocab: int) -> torch.Tensor | None:
+    """Which tokens may be chosen: [vocab], bool. None: all."""
+    if not draw.masks and not _bans(draw):
+        return None
+    unbanned = torch.ones(vocab, dtype=torch.bool)
+    if _bans(draw):
+        unbanned[list(draw.banned)] = False
+    if not draw.masks:
+        return unbanned
+    bits = np.unpackbits(np.frombuffer(draw.masks[0], dtype=np.uint8), count=vocab, bitorder="little")
+    within = torch.from_numpy(bits.astype(bool))
+    both = within & unbanned
+    return both if both.any() else within
 
 
 def _bans(draw: Draw) -> bool:

@@ -7,16 +7,19 @@ no longer equals `expected_tokens`, which needs no pool at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from hashlib import blake2b
+from typing import TypeAlias
 
 from headway.clock import ModelledClock
 from headway.compute.executor import ModelFacts
 from headway.errors import InvariantError
-from headway.plan import Draw, Span, StepPlan, StepResult
+from headway.plan import Draw, Span, StepPlan, StepResult, TokenLogprob
 
 _EMPTY = 0
+_Logprobs: TypeAlias = tuple[TokenLogprob, ...]
 
 
 def _extend(prefix: int, token: int) -> int:
@@ -25,11 +28,26 @@ def _extend(prefix: int, token: int) -> int:
 
 
 def _choose(prefix: int, draw: Draw, vocab: int) -> int:
+    """The first token from a hash on that may come."""
     data = repr((prefix, draw.index if draw.sampling.temperature else 0, draw.sampling)).encode()
-    token = int.from_bytes(blake2b(data, digest_size=8).digest(), "little") % vocab
-    while draw.position < draw.banned_before and token in draw.banned:
-        token = (token + 1) % vocab
-    return token
+    first = int.from_bytes(blake2b(data, digest_size=8).digest(), "little") % vocab
+    banned = draw.banned if draw.position < draw.banned_before else ()
+    order = [(first + i) % vocab for i in range(vocab)] if banned or draw.masks else [first]
+    may = [token for token in order if not draw.masks or draw.masks[0][token // 8] >> token % 8 & 1]
+    return next((token for token in may if token not in banned), may[0])
+
+
+def fake_logprob(prefix: Sequence[int], token: int) -> float:
+    """The logprob that the fake executor reports for `token` after the tokens of `prefix`."""
+    return _logprob(reduce(_extend, prefix, _EMPTY), token)
+
+
+def _logprob(prefix: int, token: int) -> float:
+    return -(_extend(prefix, token) % 4096) / 256
+
+
+def _report(pairs: Iterable[tuple[int, int]]) -> _Logprobs:
+    return tuple(TokenLogprob(token, _logprob(prefix, token)) for prefix, token in pairs)
 
 
 def expected_tokens(prompt: Sequence[int], draw: Draw, count: int, vocab: int) -> list[int]:
@@ -97,16 +115,18 @@ class FakeExecutor:
             failure, self.fail_next = self.fail_next, None
             raise failure
         self._refuse_shared_writes(plan)
-        tokens = tuple(self._evaluate(span) for span in plan.spans)
+        results = [self._evaluate(span) for span in plan.spans]
         size = self._block_tokens
         copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in plan.copies]
         for target, content in copied:
             self._slots[target * size : (target + 1) * size] = content
         if self._clock is not None:
             self._clock.advance(self._cost_ns(plan))
-        return StepResult(tokens)
+        tokens, logprobs, scores = zip(*results, strict=True) if results else ((), (), ())
+        return StepResult(tokens, logprobs, scores)
 
-    def _evaluate(self, span: Span) -> tuple[int, ...]:
+    def _evaluate(self, span: Span) -> tuple[tuple[int, ...], _Logprobs, _Logprobs]:
+        """The span's tokens, their logprobs and the known tokens' scores, where they are asked for."""
         prefix = self._slots[self._slot(span, span.start - 1)] if span.start else _EMPTY
         if span.start and prefix == _EMPTY:
             raise InvariantError(f"position {span.start} is evaluated but the one before it has no state")
@@ -116,15 +136,24 @@ class FakeExecutor:
             self._slots[self._slot(span, span.start + i)] = prefix
             after.append(prefix)
         if span.drafts:
-            return self._verify(span, after)
-        return tuple(_choose(prefix, draw, self.vocab) for draw in span.draws)
+            tokens = self._verify(span, after)
+            before = after[len(span.tokens) - span.drafts - 1 :]
+        else:
+            tokens = tuple(_choose(prefix, draw, self.vocab) for draw in span.draws)
+            before = [prefix] * len(tokens)
+        wanted = bool(span.draws) and span.draws[0].logprobs is not None
+        logprobs = zip(before, tokens, strict=False) if wanted else ()
+        known = zip(after[span.score.first :], span.score.tokens, strict=False) if span.score else ()
+        return tokens, _report(logprobs), _report(known)
 
     def _verify(self, span: Span, after: list[int]) -> tuple[int, ...]:
         """Accept drafts as long as each is the token that would have been chosen, then choose one more."""
         chosen = []
         first = len(span.tokens) - span.drafts
         for i in range(first - 1, len(span.tokens)):
-            chosen.append(_choose(after[i], replace(span.draws[0], position=span.start + i + 1), self.vocab))
+            draw = span.draws[0]
+            masks = draw.masks[len(chosen) : len(chosen) + 1]
+            chosen.append(_choose(after[i], replace(draw, position=span.start + i + 1, masks=masks), self.vocab))
             if i + 1 < len(span.tokens) and span.tokens[i + 1] != chosen[-1]:
                 break
         return tuple(chosen)

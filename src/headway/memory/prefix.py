@@ -20,9 +20,10 @@ class Miss(msgspec.Struct, frozen=True):
     differs   a known prefix agrees up to position `at`, not further
     evicted   the block that starts at position `at` was known and has been evicted
     whole     every whole block before the last position was reused (a short prompt has none)
+    logprobs  the prompt's logprobs were asked for, which only computing it gives
     """
 
-    why: Literal["off", "none", "differs", "evicted", "whole"]
+    why: Literal["off", "none", "differs", "evicted", "whole", "logprobs"]
     at: int
 
 

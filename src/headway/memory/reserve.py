@@ -111,7 +111,9 @@ class StateMemory:
         keys = sequence.keys
         assert isinstance(keys, KeyChain)
         size = self.pool.block_tokens
-        limit = (sequence.known - 1) // size
+        if sequence.unscored is not None:
+            return Miss("logprobs", sequence.unscored)
+        limit = sequence.inheritable // size
         chain = keys.upto(sequence.tokens, limit)
         return self.pool.index.explain(keys.root, chain, matched, limit, sequence.tokens, size)
 
@@ -142,5 +144,5 @@ class StateMemory:
         """Computed blocks for the longest known prefix; the last position is always left to be computed."""
         if not self.prefix_cache:
             return []
-        limit = (sequence.known - 1) // self.pool.block_tokens
+        limit = sequence.inheritable // self.pool.block_tokens
         return self.pool.index.match(sequence.keys.upto(sequence.tokens, limit), limit)

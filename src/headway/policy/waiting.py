@@ -8,7 +8,9 @@ head the step may look. The questions are asked in one order, the slowest cause 
 2. blocks for every known position and one?    else Wait(space, blocks)
 3. a position left in this step's budget?      else Wait(turn, budget)
 
-Everyone who is not judged shares the value `BEHIND`, Wait(turn, order).
+Everyone who is not judged shares the value `BEHIND`, Wait(turn, order). A request whose grammar is still being
+compiled is not in the queue: it gets `AWAITS_GRAMMAR` once, blocks nobody, and queues at its place when the grammar
+is there.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from headway.verdict import Go, Holder, Never, Wait
 
 #: Names who holds the blocks: (at most five holders, how many more there are). Asked only when space is short.
 Holders = Callable[[], tuple[tuple[Holder, ...], int]]
+
+
+AWAITS_GRAMMAR = Wait(on="input", rule="grammar", unit="grammars", need=1, have=0, short=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,11 @@ from typing import TypeAlias
 import msgspec
 
 from headway.memory.prefix import Miss
+from headway.request import Pause
 from headway.verdict import Never, Wait
+
+#: By whom a request ends that lived for too long, or whose client took nothing for too long.
+TIME, SLOW_READER = "time", "slow reader"
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
@@ -27,7 +31,8 @@ class Received(Event, frozen=True, tag="received", kw_only=True):
 
 
 class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
-    """The engine queued it. `order` is its place: smaller goes first."""
+    """The engine took it. `order` is its place in the queue: smaller goes first. With `wait` it is not in the queue
+    yet: it awaits something from outside the step."""
 
     id: str
     pattern: str
@@ -36,6 +41,13 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     max_tokens: int
     priority: int
     order: tuple[int, ...]
+    wait: Wait | None = None
+
+
+class Supplied(Event, frozen=True, tag="supplied", kw_only=True):
+    """What it awaited from outside the step is there: it is in the queue now."""
+
+    id: str
 
 
 class Refused(Event, frozen=True, tag="refused", kw_only=True):
@@ -128,6 +140,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     emitted: int
     held: int
     finish: str | None = None
+    accepted: int = 0
 
 
 class Forked(msgspec.Struct, frozen=True, array_like=True):
@@ -150,6 +163,14 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
     levels: Levels
 
 
+class DraftsPaused(Event, frozen=True, tag="drafts_paused", kw_only=True):
+    """Drafts did not pay for a sequence, and rest for a while."""
+
+    id: str
+    index: int
+    pause: Pause
+
+
 class Finished(Event, frozen=True, tag="finished", kw_only=True):
     """All its sequences ended by themselves."""
 
@@ -158,7 +179,8 @@ class Finished(Event, frozen=True, tag="finished", kw_only=True):
 
 
 class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
-    """Someone ended it: `client` (it left), `request` (DELETE), `drain` or `caller` (a library user)."""
+    """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it lived for too long), `slow
+    reader` (its client took nothing for too long) or `caller` (a library user)."""
 
     id: str
     by: str
@@ -166,26 +188,32 @@ class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
 
 
 class Failed(Event, frozen=True, tag="failed", kw_only=True):
-    """A step that it was part of failed, or the replica ended."""
+    """A step that it was part of failed, or the replica ended (`reason` is error), or its grammar could not be
+    compiled (`grammar`)."""
 
     id: str
     message: str
+    reason: str = "error"
 
 
 class Delivered(Event, frozen=True, tag="delivered", kw_only=True):
-    """The front handed the last byte to the socket."""
+    """The front handed the last byte to the socket, or gave up doing so: `dropped` is then by whom, as in
+    `Cancelled`."""
 
     id: str
+    dropped: str | None = None
 
 
 AnyEvent: TypeAlias = (
     Received
     | Arrived
+    | Supplied
     | Refused
     | Admitted
     | Preempted
     | Stepped
     | Committed
+    | DraftsPaused
     | Finished
     | Cancelled
     | Failed

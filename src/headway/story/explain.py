@@ -31,6 +31,8 @@ def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
         view["reason"] = record.reason
     if record.message is not None:
         view["message"] = record.message
+    if record.dropped is not None:
+        view["dropped"] = record.dropped
     return view
 
 
@@ -75,6 +77,11 @@ def _sequence_view(sequence: SequenceRecord, references: dict[int, int]) -> dict
             "shared": sum(references[block] > 1 for block in sequence.blocks),
         },
         "tokens": {"prompt": sequence.prompt, "emitted": sequence.emitted},
+        "drafts": {
+            "accepted": counts.accepted,
+            "rejected": counts.rejected,
+            "pauses": msgspec.to_builtins(sequence.pauses),
+        },
     }
 
 

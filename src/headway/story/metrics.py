@@ -13,7 +13,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected")
-FINISHES = ("stop", "length", "cancelled", "failed")
+DRAFTS = ("accepted", "rejected")
+FINISHES = ("stop", "length", "cancelled", "time", "failed")
 TIERS = ("host", "disk")
 REFUSALS = ("pool", "context", "seats", "queue", "loading", "invalid")
 
@@ -52,8 +53,11 @@ class Metrics:
                 self._preemptions.inc()
             case ev.Finished():
                 self._finished.labels(event.reason).inc()
-            case ev.Cancelled():
-                self._finished.labels("cancelled").inc()
+            case ev.Cancelled(by=by):
+                self._finished.labels("time" if by == ev.TIME else "cancelled").inc()
+                self._slow_readers.inc(by == ev.SLOW_READER)
+            case ev.Delivered(dropped=by):
+                self._slow_readers.inc(by == ev.SLOW_READER)
             case ev.Failed():
                 self._finished.labels("failed").inc()
             case ev.Refused():
@@ -104,6 +108,8 @@ class Metrics:
             self._step_began = None
         for kind in ("prefilled", "decoded", "recomputed", "rejected"):
             self._positions.labels(kind).inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
+        for result in DRAFTS:
+            self._drafts.labels(result).inc(sum(getattr(outcome, result) for outcome in event.outcomes))
         self._positions.labels("reused").inc(sum(f.positions for f in event.forks if not f.resumed))
         for outcome in event.outcomes:
             self._emitted(outcome, event.at)
@@ -143,9 +149,15 @@ class Metrics:
         self._positions = Counter(
             "headway_positions", "Positions by how their state came to be", ["kind"], registry=r
         )
+        self._drafts = Counter(
+            "headway_draft_positions", "Guessed tokens that were verified, by result", ["result"], registry=r
+        )
         self._tokens = Counter("headway_emitted_tokens", "Tokens that callers got", registry=r)
         self._finished = Counter("headway_requests_finished", "Requests that ended", ["reason"], registry=r)
         self._refused = Counter("headway_requests_refused", "Requests that were turned away", ["reason"], registry=r)
+        self._slow_readers = Counter(
+            "headway_slow_readers", "Requests dropped because their client took nothing for too long", registry=r
+        )
         self._regained = Counter("headway_regained_blocks", "Blocks found again on resuming", registry=r)
         offloaded = Counter("headway_offloaded_blocks", "Blocks copied to another tier", ["tier"], registry=r)
         reloaded = Counter("headway_reloaded_blocks", "Blocks brought back from a tier", ["tier"], registry=r)
@@ -153,6 +165,7 @@ class Metrics:
             (offloaded, TIERS),
             (reloaded, TIERS),
             (self._positions, KINDS),
+            (self._drafts, DRAFTS),
             (self._finished, FINISHES),
             (self._refused, REFUSALS),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.memory.prefix import Miss
-from headway.request import ENDS, Counts, Stage
+from headway.request import ENDS, Counts, Pause, Stage
 from headway.verdict import Verdict
 
 #: The closed list of interval names.
@@ -38,6 +38,7 @@ class SequenceRecord:
     counts: Counts = field(default_factory=Counts)
     blocks: list[int] = field(default_factory=list)
     last_token_at: int | None = None
+    pauses: list[Pause] = field(default_factory=list)
     finish: str | None = None
 
     @property
@@ -51,6 +52,7 @@ class Record:
 
     intervals   closed ones, in order, equal neighbours merged; the open one is `doing` since `doing_since`
     order       its place in the queue: smaller goes first
+    dropped     by whom the delivery of a finished answer was given up
     ended_at    when the last byte was handed over (or when it ended, where nobody delivers)
     """
 
@@ -73,6 +75,7 @@ class Record:
     doing_since: int = 0
     reason: str | None = None
     message: str | None = None
+    dropped: str | None = None
     ended_at: int | None = None
 
     @property

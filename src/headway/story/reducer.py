@@ -13,7 +13,7 @@ from headway.errors import UnknownRequest
 from headway.request import Stage
 from headway.story import events as ev
 from headway.story.record import Record, SequenceRecord
-from headway.verdict import BEHIND, Go, Verdict, Wait, change_key
+from headway.verdict import BEHIND, Go, Verdict, Wait, awaits_input, change_key
 
 #: Which of several things that one step did for a request names its time.
 _PRECEDENCE = ("decode", "prefill", "recompute")
@@ -38,6 +38,7 @@ class Story:
         self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.Received: self._received, ev.Arrived: self._arrived, ev.Refused: self._refused,
+            ev.Supplied: self._supplied, ev.DraftsPaused: self._drafts_paused,
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
             ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
             ev.Failed: self._failed, ev.Delivered: self._delivered,
@@ -56,7 +57,10 @@ class Story:
 
     def ahead(self, record: Record) -> int:
         """How many waiting requests go before this one."""
-        return sum(r.stage is Stage.WAITING and r.order < record.order for r in self.live.values())
+        return sum(
+            r.stage is Stage.WAITING and r.order < record.order and not awaits_input(r.verdict)
+            for r in self.live.values()
+        )
 
     def references(self) -> Counter[int]:
         """How many sequences hold each live block."""
@@ -74,8 +78,19 @@ class Story:
         record.stage = Stage.WAITING
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
-        record.turn_to("queued", event.at, "turn", "order")
-        self._fresh.append(event.id)
+        if event.wait is None:
+            self._queue(record, event.at)
+        else:
+            self._wait(record, event.wait, event.at)
+
+    def _supplied(self, event: ev.Supplied) -> None:
+        if record := self.live.get(event.id):
+            self._judge(record, None, event.at)
+            self._queue(record, event.at)
+
+    def _queue(self, record: Record, at: int) -> None:
+        record.turn_to("queued", at, "turn", "order")
+        self._fresh.append(record.id)
 
     def _refused(self, event: ev.Refused) -> None:
         record = self.live.get(event.id)
@@ -152,6 +167,7 @@ class Story:
             counts.decoded += outcome.decoded
             counts.recomputed += outcome.recomputed
             counts.rejected += outcome.rejected
+            counts.accepted += outcome.accepted
             sequence.computed += outcome.prefilled + outcome.decoded + outcome.recomputed
             sequence.emitted += outcome.emitted
             sequence.finish = outcome.finish
@@ -173,6 +189,10 @@ class Story:
                 _drop_blocks(record)
         self._flying = {}
 
+    def _drafts_paused(self, event: ev.DraftsPaused) -> None:
+        if record := self.live.get(event.id):
+            record.sequences[event.index].pauses.append(event.pause)
+
     def _finished(self, event: ev.Finished) -> None:
         if record := self.live.get(event.id):
             record.reason = event.reason
@@ -187,12 +207,13 @@ class Story:
     def _failed(self, event: ev.Failed) -> None:
         if record := self.live.get(event.id):
             self._flying.pop(event.id, None)  # its blocks are gone, also where no commit will follow
-            record.reason, record.message = "error", event.message
+            record.reason, record.message = event.reason, event.message
             self._end(record, Stage.FAILED, event.at)
 
     def _delivered(self, event: ev.Delivered) -> None:
         record = self.live.get(event.id)
         if record is not None and record.ended:
+            record.dropped = event.dropped
             self._remember(record, event.at)
 
     # -- shared ----------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ _BY = {
     "client": "its client left",
     "request": "it was asked to end",
     "drain": "the server was stopping",
+    "time": "it had lived for longer than --max-seconds",
+    "slow reader": "its client took nothing for too long",
     "caller": "the caller ended it",
 }
 
@@ -23,7 +25,7 @@ def tell(view: View) -> list[str]:
     told = [_stage(view)]
     if view["stage"] in ("waiting", "running") and view["verdict"] and view["verdict"]["kind"] == "wait":
         told.append(waiting(view["verdict"]))
-    told += [_reuse(view), _recompute(view), _time(view)]
+    told += [_reuse(view), _recompute(view), _drafts(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -53,6 +55,8 @@ def _shortage(verdict: View) -> str:
             return "the step's budget is spent before its next position."
         case "order":
             return "others come first."
+        case "grammar":
+            return "its grammar is being compiled, beside the steps of the others."
         case rule:
             return f"{rule}: needs {need} {verdict['unit']}, has {verdict['have']}, {short} short."
 
@@ -83,7 +87,9 @@ def _stage(view: View) -> str:
         case "running":
             return f"{id} is running, {elapsed} after it arrived: {_progress(view)}."
         case "finished":
-            return f"{id} finished ({view['reason']}) after {elapsed}: {_progress(view)}."
+            dropped = _BY.get(view.get("dropped", ""))
+            rest = f" The rest of its answer was not delivered: {dropped}." if dropped else ""
+            return f"{id} finished ({view['reason']}) after {elapsed}: {_progress(view)}.{rest}"
         case "cancelled":
             return (
                 f"{id} was cancelled after {elapsed} ({_BY.get(view['reason'], view['reason'])}): {_progress(view)}."
@@ -124,6 +130,7 @@ def _reuse(view: View) -> str:
         "none": "no known prefix starts like this one",
         "differs": f"the nearest known prefix differs from position {miss['at']} on",
         "evicted": f"the block from position {miss['at']} on had been evicted",
+        "logprobs": "its prompt's logprobs were asked for, which only computing it gives",
         "whole": f"{'that is every' if reused else 'it has no'} whole block before its last position",
     }[miss["why"]]
     prompt = view["sequences"][0]["tokens"]["prompt"]
@@ -141,6 +148,23 @@ def _recompute(view: View) -> str:
         f"Preempted {_times(view['preemptions'])}: lost {totals['lost']} positions, found {totals['regained']} of "
         f"them again, recomputed {totals['recomputed']}."
     )
+
+
+def _drafts(view: View) -> str:
+    """How often guesses were right, and where none were made because they were not."""
+    drafts = [sequence["drafts"] for sequence in view["sequences"]]
+    accepted, rejected = (sum(part[kind] for part in drafts) for kind in ("accepted", "rejected"))
+    if not accepted + rejected:
+        return ""
+    text = f"Drafts: {accepted} of {accepted + rejected} were right and spared it as many steps"
+    pauses = [pause for part in drafts for pause in part["pauses"]]
+    if pauses:
+        last = pauses[-1]
+        text += (
+            f"; they did not pay and paused {_times(len(pauses))}, last for {last['tokens']} tokens, when "
+            f"{last['accepted']} of {last['drafted']} had been right"
+        )
+    return text + "."
 
 
 def _time(view: View) -> str:

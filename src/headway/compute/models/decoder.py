@@ -35,13 +35,13 @@ class StepInput:
 
     tokens, positions   [rows]
     attention           the step's spans over the state
-    logit_rows          rows whose logits are asked for; may be empty
+    hidden_rows         rows whose last hidden state is asked for; may be empty
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
     attention: StepAttention
-    logit_rows: torch.Tensor
+    hidden_rows: torch.Tensor
 
 
 class Decoder:
@@ -67,7 +67,8 @@ class Decoder:
         self._cos, self._sin, self._scale = cos, sin, scale
 
     def __call__(self, step: StepInput) -> torch.Tensor:
-        """Logits [len(logit_rows), vocab], fp32. Writes the state of the step's positions."""
+        """The normed hidden states [len(hidden_rows), hidden], fp32, for `logits`. Writes the state of the step's
+        positions."""
         spec, attention = self.spec, step.attention
         turned = spec.heads + spec.kv_heads
         cos = self._cos.index_select(0, step.positions).unsqueeze(1) * self._scale
@@ -80,9 +81,11 @@ class Decoder:
             torch.addcmul(normal * cos, normal.roll(spec.head_dim // 2, -1), sin, out=qk)
             x += layer.o(attention(index, qkv))
             x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x)).float()))
-        if not step.logit_rows.numel():
-            return x.new_empty(0, spec.vocab)
-        return self._head(self._norm(x.index_select(0, step.logit_rows))).float()
+        return self._norm(x.index_select(0, step.hidden_rows))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[rows, vocab], fp32, of [rows, hidden]."""
+        return self._head(hidden).float() if len(hidden) else hidden.new_empty(0, self.spec.vocab)
 
 
 def rms_norm(weight: torch.Tensor, eps: float) -> Norm:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
 from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
 from headway.compute.kernels.state import PagedState
+from headway.compute.logprobs import report
 from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
-from headway.compute.sampling import choose, verify
+from headway.compute.sampling import choose
+from headway.compute.text.questions import Logprobs, answers, questions
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
 from headway.errors import ConfigError
-from headway.plan import Draw, Span, StepPlan, StepResult
+from headway.plan import Span, StepPlan, StepResult, TokenLogprob
+
+#: Known tokens whose logits exist at the same time: a prompt's logits are many times its state.
+_SCORED_TOGETHER = 32
 
 
 def state_format(state: str, weights: str) -> str:
@@ -122,60 +127,49 @@ class TextExecutor:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
         if plan.positions > self._max_step_positions:
             raise ValueError(f"a step of {plan.positions} positions; loaded for {self._max_step_positions}")
-        tokens: tuple[tuple[int, ...], ...] = ()
-        if plan.spans:
-            rows, picks = _picks(plan.spans)
-            chosen = iter(choose(self.logits(plan.spans, rows), picks))
-            tokens = tuple(_answer(span, chosen) for span in plan.spans)
+        rows = self._answer(plan.spans) if plan.spans else ()
         if plan.copies:
             self._state.copy(plan.copies)
-        return StepResult(tokens)
+        tokens, logprobs, scores = zip(*rows, strict=True) if rows else ((), (), ())
+        return StepResult(tokens, logprobs, scores)
 
     @torch.inference_mode()
     def logits(self, spans: tuple[Span, ...], rows: list[int]) -> torch.Tensor:
         """Evaluate `spans` and give the logits at `rows` of their positions, counted through: [len(rows), vocab],
         fp32. Writes the state of the spans' positions."""
-        return self._decoder(self._input(spans, rows))[: len(rows)]
+        return self._head(self._decoder(self._input(spans, rows)))
 
-    def _input(self, spans: tuple[Span, ...], logit_rows: list[int]) -> StepInput:
+    def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[tuple[int, ...], Logprobs, Logprobs], ...]:
+        asked = questions(spans)
+        hidden = self._decoder(self._input(spans, [*asked.rows, *(row for row, _, _ in asked.scored)]))
+        logits = self._head(hidden[: len(asked.rows)])
+        chosen = choose(logits, asked.picks)
+        said = [
+            None if draw.logprobs is None else report(logits[row], token, draw.logprobs)
+            for token, (row, draw) in zip(chosen, asked.picks, strict=True)
+        ]
+        scores: list[TokenLogprob] = []
+        for first in range(0, len(asked.scored), _SCORED_TOGETHER):
+            part = asked.scored[first : first + _SCORED_TOGETHER]
+            at = len(asked.rows) + first
+            rows = self._head(hidden[at : at + len(part)])
+            scores += [report(row, token, top) for row, (_, token, top) in zip(rows, part, strict=True)]
+        return tuple(answers(spans, chosen, said, tuple(scores)))
+
+    def _head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits of every row of `hidden`, padded to a number of rows whose bits do not depend on it."""
+        padding = self._rows(len(hidden)) - len(hidden)
+        return self._decoder.logits(F.pad(hidden, (0, 0, 0, padding)) if padding else hidden)[: len(hidden)]
+
+    def _input(self, spans: tuple[Span, ...], hidden_rows: list[int]) -> StepInput:
         count = sum(len(span.tokens) for span in spans)
         rows = self._rows(count)
         padding = [0] * (rows - count)
         tokens = [token for span in spans for token in span.tokens]
         positions = [position for span in spans for position in range(span.start, span.end)]
-        logit_rows = logit_rows + [0] * (self._rows(len(logit_rows)) - len(logit_rows))
         return StepInput(
             tokens=torch.tensor(tokens + padding),
             positions=torch.tensor(positions + padding),
             attention=StepAttention(self._decoder.spec, self._state, self._scratch, spans, rows, self._min_rows),
-            logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+            hidden_rows=torch.tensor(hidden_rows, dtype=torch.int64),
         )
-
-
-def _picks(spans: tuple[Span, ...]) -> tuple[list[int], list[tuple[int, Draw]]]:
-    """The step's rows whose logits are needed, and every token to choose as (index among those rows, draw).
-
-    A span with drafts has one pick per verified position and one after the last; each for its own position.
-    """
-    rows: list[int] = []
-    picks: list[tuple[int, Draw]] = []
-    end = 0
-    for span in spans:
-        end += len(span.tokens)
-        if span.drafts:
-            (draw,) = span.draws
-            for back in range(span.drafts, -1, -1):
-                said = span.tokens[len(span.tokens) - span.drafts : len(span.tokens) - back]
-                history = draw.history + said if draw.history else ()
-                picks.append((len(rows), replace(draw, position=span.end - back, history=history)))
-                rows.append(end - 1 - back)
-        elif span.draws:
-            picks += [(len(rows), draw) for draw in span.draws]
-            rows.append(end - 1)
-    return rows, picks
-
-
-def _answer(span: Span, chosen: Iterator[int]) -> tuple[int, ...]:
-    if span.drafts:
-        return verify([next(chosen) for _ in range(span.drafts + 1)], span.tokens[-span.drafts :])
-    return tuple(next(chosen) for _ in span.draws)
