@@ -37,6 +37,7 @@ class Spec:
     low, high   limits of a number, inclusive
     many        the option may be repeated; its value is a tuple
     positional  the first value may also stand alone, without the option's name
+    secret      the value is shown nowhere, nor named in an error
     """
 
     help: str
@@ -47,11 +48,13 @@ class Spec:
     high: int | None = None
     many: bool = False
     positional: bool = False
+    secret: bool = False
 
 
 def option(default: Any, help: str, parse: Callable[[str], Any] = str, **rest: Any) -> Any:
     """A dataclass field that is an option; `rest` are the other fields of `Spec`."""
-    return dataclasses.field(default=default, metadata={"spec": Spec(help, parse, **rest)})
+    spec = Spec(help, parse, **rest)
+    return dataclasses.field(default=default, metadata={"spec": spec}, repr=not spec.secret)
 
 
 def switch(text: str) -> bool:
@@ -107,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type, notes: Mapping[str
 
 
 def _shown_default(default: Any) -> str:
-    if default is None or isinstance(default, bool):
+    if default in (None, ()) or isinstance(default, bool):
         return ""
     return f" (default {', '.join(default) if isinstance(default, tuple) else default})"
 
@@ -188,7 +191,7 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
         return tuple(_parse(name, dataclasses.replace(spec, many=False), text, origin) for text in texts)
     try:
         if not isinstance(raw, str | int | float):
-            raise ValueError(f"{raw!r} is not one value")
+            raise ValueError("what was given is not one value" if spec.secret else f"{raw!r} is not one value")
         value = spec.parse(str(raw))
         _check_limits(spec, value)
     except ValueError as error:

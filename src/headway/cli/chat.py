@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from headway.cli.client import NoServer, checked, fetch
+from headway.cli.client import NoServer, checked, fetch, key_header
 from headway.config import ClientOptions, read_options
 from headway.config import add_arguments as add_options
 from headway.errors import HeadwayError
@@ -27,17 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises NoServer, or HeadwayError with the server's own words."""
     options, _ = read_options(ClientOptions, args)
-    model = fetch(options.url, "/v1/models")["data"][0]["id"]
+    model = fetch(options.url, "/v1/models", options.api_key)["data"][0]["id"]
     messages = [{"role": "system", "content": args.system}] if args.system else []
     settings = {"model": model, "temperature": args.temperature, "max_tokens": args.max_tokens}
     if args.message:
-        _turn(options.url, settings, messages, " ".join(args.message))
+        _turn(options, settings, messages, " ".join(args.message))
         return 0
     print(f"Talking to {model} at {options.url}. Ctrl-D ends; `headway why ID` explains any answer.", file=sys.stderr)
     while (line := _ask()) is not None:
         if line.strip():
             try:
-                _turn(options.url, settings, messages, line)
+                _turn(options, settings, messages, line)
             except KeyboardInterrupt:
                 print("\n(stopped)", file=sys.stderr)
     return 0
@@ -51,11 +51,11 @@ def _ask() -> str | None:
         return None
 
 
-def _turn(url: str, settings: dict[str, Any], messages: list[dict[str, str]], text: str) -> None:
+def _turn(options: ClientOptions, settings: dict[str, Any], messages: list[dict[str, str]], text: str) -> None:
     """One question and its answer, printed as it comes. Adds both to `messages`; on an error or Ctrl-C neither."""
     asked = [*messages, {"role": "user", "content": text}]
     answer, last = "", {}
-    for chunk in stream(url, settings | {"messages": asked}):
+    for chunk in stream(options.url, settings | {"messages": asked}, options.api_key):
         last = chunk
         for choice in chunk["choices"]:
             piece = choice["delta"].get("content") or ""
@@ -66,11 +66,15 @@ def _turn(url: str, settings: dict[str, Any], messages: list[dict[str, str]], te
     messages[:] = [*asked, {"role": "assistant", "content": answer}]
 
 
-def stream(url: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def stream(url: str, body: dict[str, Any], api_key: str | None = None) -> Iterator[dict[str, Any]]:
     """The chunks of a streamed chat completion. Raises NoServer, or HeadwayError for an error at any point."""
     try:
         with httpx.stream(
-            "POST", f"{url.rstrip('/')}/v1/chat/completions", json=body | {"stream": True}, timeout=None
+            "POST",
+            f"{url.rstrip('/')}/v1/chat/completions",
+            json=body | {"stream": True},
+            headers=key_header(api_key),
+            timeout=None,
         ) as response:
             if not response.is_success:
                 response.read()

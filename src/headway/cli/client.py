@@ -18,10 +18,15 @@ class NoServer(HeadwayError):
         )
 
 
-def fetch(url: str, path: str) -> Any:
+def key_header(api_key: str | None) -> dict[str, str]:
+    """The header that carries a key, if there is one."""
+    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+
+
+def fetch(url: str, path: str, api_key: str | None = None) -> Any:
     """GET as JSON. Raises NoServer, or HeadwayError with the server's own words."""
     try:
-        response = httpx.get(url.rstrip("/") + path, timeout=10)
+        response = httpx.get(url.rstrip("/") + path, timeout=10, headers=key_header(api_key))
     except httpx.HTTPError as error:
         raise NoServer(url, str(error) or type(error).__name__) from error
     return checked(response)
@@ -38,4 +43,6 @@ def checked(response: httpx.Response) -> Any:
         raise HeadwayError(f"{response.url} answered {response.status_code}") from None
     if code == "request_not_found":
         raise UnknownRequest(str(response.url).rsplit("/", 1)[1])
+    if code == "invalid_api_key":
+        message += " (--api-key, or HEADWAY_API_KEY)"
     raise HeadwayError(message)

@@ -38,20 +38,21 @@ def start_panel(
     for field, origin in origins.items():
         value = getattr(options, field)
         shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        shown = "(hidden)" if field == "api_key" else shown
+        shown = "set" if field == "api_key" else shown
         table.add_row("set", Text(f"{field.replace('_', '-')} = {shown}   from {origin}"))
     panel = Panel(table, title="Headway", subtitle=url, expand=False, border_style="green")
     return panel
 
 
-def curl(name: str, url: str) -> str:
-    """A line to copy."""
+def curl(name: str, url: str, *, keyed: bool) -> str:
+    """A line to copy; a server with a key (`keyed`) takes it from the shell's HEADWAY_API_KEY."""
     body = {
         "model": name,
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "temperature": 0,
     }
-    return f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{json.dumps(body)}'"
+    key = ' -H "authorization: Bearer $HEADWAY_API_KEY"' if keyed else ""
+    return f"curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{json.dumps(body)}'"
 
 
 def size(bytes: int) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,8 @@ from headway.replica.options import ReplicaOptions
 _RESTART_PAUSE_S = 1.0
 _STOP_PATIENCE_S = 5.0
 _WATCH_S = 0.1
+#: What the interpreter runs as the replica; its address, its options and our process id follow.
+_PROGRAM = ("-m", "headway.replica.process")
 
 
 class Link:
@@ -29,12 +32,20 @@ class Link:
     heard   called with each message, in order
     died    called with the exit status when the process ended without being told to; another one is started then,
             unless it never became ready: that would only repeat itself
+
+    A process that says what is no message, or what `heard` stumbles over, is ended, and nothing more of it is heard.
     """
 
     def __init__(
-        self, options: ReplicaOptions, *, heard: Callable[[ToFront], None], died: Callable[[int], None]
+        self,
+        options: ReplicaOptions,
+        *,
+        heard: Callable[[ToFront], None],
+        died: Callable[[int], None],
+        program: Sequence[str] = _PROGRAM,
     ) -> None:
         self._options = options
+        self._program = program
         self._heard = heard
         self._died = died
         self._socket: zmq.asyncio.Socket | None = None
@@ -58,15 +69,15 @@ class Link:
         if self._socket is not None:
             self._socket.send(encode(message))  # done at once: the socket holds any number of messages
 
-    async def stop(self) -> None:
+    async def stop(self, patience_s: float = _STOP_PATIENCE_S) -> None:
         """Tell the process to end, wait for it, and kill it if it does not, or still loads and cannot hear."""
         self._stopping = True
         process = self._process
         if process is not None and process.poll() is None:
-            if self._socket is not None and self._was_ready:
+            if self._socket is not None and self._was_ready and patience_s:
                 self._socket.send(encode(Stop()))
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    await asyncio.to_thread(process.wait, _STOP_PATIENCE_S)
+                    await asyncio.to_thread(process.wait, patience_s)
             process.kill()
             process.wait()
         if self._keeper is not None:
@@ -76,7 +87,11 @@ class Link:
         """One process after another, until told to stop or one ends before it was ready."""
         while not self._stopping:
             self._was_ready = False
-            status = await self._one_life()
+            try:
+                status = await self._one_life()
+            except OSError as error:  # no process, no folder or no socket is to be had
+                self._heard(LoadFailed(type(error).__name__, f"the replica could not be started: {error}"))
+                return
             if self._stopping:
                 return
             self._died(status)
@@ -84,7 +99,7 @@ class Link:
                 if not self._load_failed:
                     self._heard(LoadFailed("ReplicaDied", f"the replica ended while loading (exit status {status})"))
                 return
-            print(f"headway: the replica ended (exit status {status}); another one is started", file=sys.stderr)
+            _print(f"the replica ended (exit status {status}); another one is started")
             await asyncio.sleep(_RESTART_PAUSE_S)
 
     async def _one_life(self) -> int:
@@ -94,19 +109,14 @@ class Link:
             self._socket = socket = context.socket(zmq.PAIR)
             socket.setsockopt(zmq.SNDHWM, 0)
             socket.setsockopt(zmq.LINGER, 0)
-            socket.bind(address)
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "headway.replica.process",
-                    address,
-                    msgspec.json.encode(self._options).decode(),
-                ],
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # a terminal's Ctrl-C is for the front, which says when to stop
-            )
             try:
+                socket.bind(address)
+                words = [address, msgspec.json.encode(self._options).decode(), str(os.getpid())]
+                self._process = subprocess.Popen(
+                    [sys.executable, *self._program, *words],
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,  # a terminal's Ctrl-C is for the front, which says when to stop
+                )
                 await self._listen(socket, self._process)
             finally:
                 self._socket = None
@@ -122,11 +132,23 @@ class Link:
                     return
                 continue
             try:
-                message = decode_to_front(await socket.recv())
+                self._hear(await socket.recv())
             except ProtocolError as error:
-                print(f"headway: the replica said something unknown and is ended: {error}", file=sys.stderr)
-                process.kill()
+                _print(f"the replica said something unknown and is ended: {error}")
+            except Exception as error:  # whatever it is, it comes of a replica that contradicts itself
+                _print(f"the replica said something that cannot be and is ended: {type(error).__name__}: {error}")
+            else:
                 continue
-            self._was_ready = self._was_ready or isinstance(message, Ready)
-            self._load_failed = isinstance(message, LoadFailed)
-            self._heard(message)
+            process.kill()
+            return
+
+    def _hear(self, data: bytes) -> None:
+        message = decode_to_front(data)
+        self._was_ready = self._was_ready or isinstance(message, Ready)
+        self._load_failed = isinstance(message, LoadFailed)
+        self._heard(message)
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more, and that must not be the end of the service
+        print(f"headway: {text}", file=sys.stderr)

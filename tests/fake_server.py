@@ -1,0 +1,194 @@
+"""A real HTTP server over a fake executor, both in threads of this process: it starts at once and steps in no time.
+
+The front, the sockets and the replica's loop are the real ones; what is faked is the socket between front and replica
+and the model behind it. The tokenizer is a real model's, so prompts may be texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import httpx
+
+from headway.artifacts.files import ModelFiles
+from headway.compute.fake import FakeExecutor
+from headway.engine import EngineOptions
+from headway.plan import StepPlan, StepResult
+from headway.replica.grammars import Grammars
+from headway.replica.messages import Ready, Stop, ToFront, decode_to_front, encode
+from headway.replica.options import ReplicaOptions
+from headway.replica.process import Replica
+from headway.serve.front import Front
+from headway.serve.guard import Guard
+from headway.serve.http import Server, listen
+from headway.serve.limits import ServeLimits
+from headway.text.answer import AnswerText
+from serving import MODEL
+
+VOCABULARY = 49_152
+BLOCK_TOKENS = 16
+
+
+class GatedExecutor(FakeExecutor):
+    """Steps only while `gate` is open; `waits` says that a step stands before it."""
+
+    def __init__(self, *, blocks: int) -> None:
+        super().__init__(blocks=blocks, block_tokens=BLOCK_TOKENS, vocab=VOCABULARY)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waits = False
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.waits = not self.gate.is_set()
+        assert self.gate.wait(30)
+        self.waits = False
+        return super().run(plan)
+
+
+class FakeSocket:
+    """The replica's end: what the front said waits in a queue, what is told goes to `hear`."""
+
+    def __init__(self, hear: Any) -> None:
+        self._hear = hear
+        self._said: queue.Queue[bytes] = queue.Queue()
+        self._next: bytes | None = None
+
+    def poll(self, timeout_ms: int) -> bool:
+        if self._next is None:
+            with contextlib.suppress(queue.Empty):  # nothing came: that is the answer
+                self._next = self._said.get(timeout=max(timeout_ms, 0.01) / 1000)
+        return self._next is not None
+
+    def recv(self) -> bytes:
+        assert self.poll(0) and self._next is not None
+        data, self._next = self._next, None
+        return data
+
+    def send(self, data: bytes) -> None:
+        self._hear(decode_to_front(data))
+
+    def say(self, data: bytes) -> None:
+        self._said.put(data)
+
+
+class FakeLink:
+    """In the place of `Link`: the replica's loop in a thread."""
+
+    def __init__(
+        self,
+        front: Front,
+        executor: FakeExecutor,
+        blocks: int,
+        options: ReplicaOptions,
+        grammars: Grammars | None = None,
+    ) -> None:
+        self._front = front
+        self._grammars = grammars
+        self._executor, self._blocks, self._options = executor, blocks, options
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def hear(message: ToFront) -> None:
+            loop.call_soon_threadsafe(self._front._heard, message)
+
+        self._socket = FakeSocket(hear)
+        watcher = partial(AnswerText, self._front.tokenizer)
+        replica = Replica(
+            self._socket, self._executor, self._blocks, self._options, watcher, self._grammars,  # type: ignore[arg-type]
+        )  # fmt: skip
+        limits = self._options.engine
+        hear(
+            Ready(
+                facts=self._executor.facts,
+                blocks=self._blocks,
+                block_tokens=BLOCK_TOKENS,
+                max_context=replica.engine.limits.context,
+                seats=limits.seats,
+                step_tokens=limits.step_tokens,
+                threads=1,
+                load_ms=0,
+                resident_bytes=0,
+            )
+        )
+        self._thread = threading.Thread(target=replica.loop, args=(lambda: True,), daemon=True)
+        self._thread.start()
+
+    def say(self, message: Any) -> None:
+        self._socket.say(encode(message))
+
+    async def stop(self, patience_s: float = 5.0) -> None:
+        self.say(Stop())
+        assert self._thread is not None
+        await asyncio.to_thread(self._thread.join, patience_s)
+
+
+@dataclass
+class FakeServer:
+    """What a test asks and looks into."""
+
+    front: Front
+    executor: GatedExecutor
+    server: Server
+    port: int
+    http: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def complete(self, prompt: str | list[int], /, *, id: str | None = None, **fields: Any) -> httpx.Response:
+        body = {"model": MODEL, "prompt": prompt, "ignore_eos": True} | fields
+        return self.http.post("/v1/completions", json=body, headers={"x-request-id": id} if id else {})
+
+    def record(self, id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/v1/requests/{id}").json()
+        return found
+
+    def sample(self, name: str) -> float:
+        """One sample of the metrics, named as it stands there, labels included."""
+        (line,) = [line for line in self.http.get("/metrics").text.splitlines() if line.startswith(f"{name} ")]
+        return float(line.split()[1])
+
+
+@contextlib.contextmanager
+def fake_serving(
+    files: ModelFiles,
+    *,
+    limits: ServeLimits | None = None,
+    guard: Guard | None = None,
+    blocks: int = 4096,
+    seats: int = 64,
+    log_prompts: bool = False,
+    grammars: Grammars | None = None,
+) -> Iterator[FakeServer]:
+    """A server on a free port, ended with the block."""
+    options = ReplicaOptions(model=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=EngineOptions(seats=seats))
+    front = Front(files, options, served_name=MODEL, limits=limits)
+    executor = GatedExecutor(blocks=blocks)
+    front.link = FakeLink(front, executor, blocks, options, grammars)  # type: ignore[assignment]
+    server = Server(front, guard or Guard(), log_prompts=log_prompts)
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    fake = FakeServer(front, executor, server, port)
+    try:
+        yield fake
+    finally:
+        fake.http.close()
+        executor.gate.set()
+        server.should_exit = True
+        thread.join(15)
+        assert not thread.is_alive()
