@@ -6,7 +6,7 @@ and usage is exact; the front follows the same tokens for the text itself, and s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headway.text.detokenize import Detokenizer
 from headway.text.stops import StopMatcher
@@ -14,10 +14,15 @@ from headway.text.tokenizer import Tokenizer
 
 
 class AnswerText:
-    """What the first `min_tokens` tokens say cannot be part of a stop string."""
+    """What the first `min_tokens` tokens say cannot be part of a stop string, and no stop string goes across a
+    special token: so those in `shown`, which add their text here and nothing where the sequence is ended, make no
+    difference to the end."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int) -> None:
-        self._text = Detokenizer(tokenizer)
+    def __init__(
+        self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int, shown: Collection[int] = ()
+    ) -> None:
+        self._text = Detokenizer(tokenizer, shown=shown)
+        self._special = tokenizer.special_ids
         self._matcher = StopMatcher(stop)
         self._unmatched = min_tokens
         self._stopped = False
@@ -43,5 +48,7 @@ class AnswerText:
         if self._unmatched:
             self._unmatched -= 1
             return text
+        if token in self._special:
+            return "" if self._stopped else self._matcher.flush() + text
         text, self._stopped = self._matcher.push(text)
         return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headway.text.tokenizer import Tokenizer
 
@@ -13,15 +13,15 @@ class Detokenizer:
 
     All deltas together equal the decoded whole. A character spread over several tokens is held back until its last
     byte is there, so U+FFFD appears only for bytes that can never become UTF-8. Work per token is proportional to
-    its own bytes. With `skip_special` special tokens add nothing.
+    its own bytes. With `skip_special` special tokens add nothing, except those in `shown`.
 
     Raises UnsupportedModel at once for a tokenizer that is not byte-level.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, shown: Collection[int] = ()) -> None:
         tokenizer.token_bytes(0)
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special else frozenset()
+        self._skipped = tokenizer.special_ids.difference(shown) if skip_special else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Iterable[int]) -> str:

@@ -24,7 +24,7 @@ class ChatTemplate:
     """The template of one model, compiled. Raises UnsupportedModel if Jinja cannot parse it."""
 
     def __init__(self, files: ModelFiles) -> None:
-        self._name = files.name
+        self.name = files.name
         self._special = files.special
         try:
             source = files.chat_template
@@ -43,7 +43,7 @@ class ChatTemplate:
         """
         if self._template is None:
             raise InvalidRequest(
-                "messages", f"{self._name} has no chat template; send a plain prompt to /v1/completions"
+                "messages", f"{self.name} has no chat template; send a plain prompt to /v1/completions"
             )
         names = {"tools": None, "documents": None, **self._special, **variables}
         plain = [_with_plain_content(index, message) for index, message in enumerate(messages)]

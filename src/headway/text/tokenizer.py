@@ -10,6 +10,10 @@ from tokenizers import decoders
 from headway.artifacts.files import ModelFiles
 from headway.errors import UnsupportedModel
 
+#: From this length on a text is encoded as a batch of one: only then does the library let go of the interpreter, so
+#: that other threads go on (a megabyte takes a second). For short texts that costs more than it gives.
+_LONG_CHARACTERS = 4096
+
 
 class Tokenizer:
     """One model's tokenizer. Nothing here changes after construction but a memo of token bytes.
@@ -27,6 +31,7 @@ class Tokenizer:
         self._add_bos = files.add_bos
         added = self._rules.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self.added = {token.content: id for id, token in added.items()}
         self._bytes: dict[int, bytes] = {}
         self._byte_level = isinstance(self._rules.decoder, decoders.ByteLevel)
 
@@ -42,11 +47,15 @@ class Tokenizer:
         rendered chat template spells its own begin token, so it is encoded with False.
         """
         begin = self._begin if (self._add_bos if add_bos is None else add_bos) else ()
-        return [*begin, *self._rules.encode(text, add_special_tokens=False).ids]
+        if len(text) < _LONG_CHARACTERS:
+            return [*begin, *self._rules.encode(text, add_special_tokens=False).ids]
+        (encoding,) = self._rules.encode_batch_fast([text], add_special_tokens=False)
+        return [*begin, *encoding.ids]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of the ids together; bytes that are no UTF-8 become U+FFFD."""
-        return self._rules.decode(list(ids), skip_special_tokens=skip_special)
+        (text,) = self._rules.decode_batch([list(ids)], skip_special_tokens=skip_special)
+        return text
 
     def token(self, id: int) -> str | None:
         """How the vocabulary spells a token, or None for an id outside it."""

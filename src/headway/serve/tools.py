@@ -1,0 +1,127 @@
+"""`tools`, `tool_choice` and `parallel_tool_calls` of a chat request: what they say, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.errors import GrammarError, InvalidRequest
+from headway.plan import Grammar
+from headway.serve.front import Front
+from headway.text.schemas import check_schema
+from headway.text.tokenizer import Tokenizer
+from headway.text.toolcalls import ToolCallParser
+from headway.text.toolgrammar import forced_calls
+from headway.text.toolhistory import as_template_wants, checked, has_calls
+from headway.text.tools import NAME, ToolFormat
+
+_MOST_TOOLS = 128
+_FUNCTION_FIELDS = ("name", "description", "parameters", "strict")
+_CHOICES = ("none", "auto", "required")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a request offers to the model.
+
+    given      the tools as they were sent, for the chat template
+    functions  name → JSON schema of the arguments
+    forced     the functions one of which must be called, or none
+    several    whether an answer may hold more than one call
+    """
+
+    given: list[dict[str, Any]]
+    functions: dict[str, dict[str, Any]]
+    forced: tuple[str, ...]
+    several: bool
+
+    def parser(self, format: ToolFormat) -> ToolCallParser:
+        return ToolCallParser(format, self.functions, None if self.several else 1)
+
+    def grammar(self, format: ToolFormat, tokenizer: Tokenizer) -> Grammar | None:
+        """What a forced answer must be; None leaves the model free. Raises InvalidRequest for a schema that no answer
+        can be held to."""
+        if not self.forced:
+            return None
+        functions = {name: self.functions[name] for name in self.forced}
+        for i, (name, schema) in enumerate(self.functions.items()):
+            field = f"tools[{i}].function.parameters"
+            try:
+                check_schema(schema if name in functions else {})
+            except GrammarError as error:
+                raise InvalidRequest(field, f"{field}: {error}") from error
+        return forced_calls(format, functions, tokenizer.added, several=self.several)
+
+
+def read_tools(tools: Sequence[Any], choice: str | Mapping[str, Any] | None, parallel: bool | None) -> Tools | None:
+    """None if nothing is offered: no tools, or `tool_choice` none. Raises InvalidRequest that names the field.
+
+    `strict` of a function is accepted: its schema binds the model where a call is forced, and only there.
+    """
+    functions: dict[str, dict[str, Any]] = {}
+    if len(tools) > _MOST_TOOLS:
+        raise InvalidRequest("tools", f"tools has {len(tools)} entries; at most {_MOST_TOOLS} are served")
+    for i, tool in enumerate(tools):
+        name, parameters = _function(f"tools[{i}]", tool)
+        if name in functions:
+            raise InvalidRequest(f"tools[{i}].function.name", f"tools[{i}] has the name {name!r} of an earlier one")
+        functions[name] = parameters
+    forced = _forced(choice, functions)
+    if not functions or choice == "none":
+        return None
+    several = parallel is not False and not isinstance(choice, Mapping)
+    return Tools([dict(tool) for tool in tools], functions, forced, several)
+
+
+def prompt_text(front: Front, messages: Sequence[Mapping[str, Any]], tools: Tools | None, **variables: Any) -> str:
+    """The conversation through the chat template, with what is offered and what was called. Raises InvalidRequest,
+    also for a model whose template has no tools."""
+    plain = checked(messages)
+    if tools is None and not has_calls(plain):
+        return front.template.render(plain, **variables)
+    offered = None if tools is None else tools.given
+    return front.template.render(as_template_wants(plain, front.tool_format), tools=offered, **variables)
+
+
+def _function(where: str, tool: Any) -> tuple[str, dict[str, Any]]:
+    """The name and the schema of the arguments."""
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        raise InvalidRequest(f"{where}.type", f'{where} must be an object of type "function"')
+    if unknown := tool.keys() - {"type", "function"}:
+        raise InvalidRequest(f"{where}.{min(unknown)}", f"{where}.{min(unknown)} is not a known field")
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise InvalidRequest(f"{where}.function", f"{where}.function must be an object")
+    where = f"{where}.function"
+    if unknown := function.keys() - set(_FUNCTION_FIELDS):
+        raise InvalidRequest(f"{where}.{min(unknown)}", f"{where}.{min(unknown)} is not a known field")
+    name = function.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidRequest(f"{where}.name", f"{where}.name is {name!r}; it must fit {NAME.pattern}")
+    for field, kind in (("description", str), ("strict", bool)):
+        if not isinstance(function.get(field), kind | None):
+            raise InvalidRequest(f"{where}.{field}", f"{where}.{field} must be a {kind.__name__}")
+    parameters = function.get("parameters")
+    if parameters is None:
+        return name, {"type": "object", "properties": {}}
+    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        raise InvalidRequest(f"{where}.parameters", f'{where}.parameters must be a JSON schema of type "object"')
+    return name, parameters
+
+
+def _forced(choice: str | Mapping[str, Any] | None, functions: Mapping[str, Any]) -> tuple[str, ...]:
+    if choice in (None, "none", "auto"):
+        return ()
+    if not functions:
+        raise InvalidRequest("tool_choice", "tool_choice demands a call, but tools is empty")
+    if choice == "required":
+        return tuple(functions)
+    if isinstance(choice, str) or choice.get("type") != "function" or not isinstance(choice.get("function"), dict):
+        known = ", ".join(_CHOICES)
+        named = '{"type": "function", "function": {"name": …}}'
+        raise InvalidRequest("tool_choice", f"tool_choice must be one of {known}, or {named}")
+    name = choice["function"].get("name")
+    if name not in functions:
+        raise InvalidRequest("tool_choice", f"tool_choice names the function {name!r}, which tools does not offer")
+    return (name,)
