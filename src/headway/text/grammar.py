@@ -1,0 +1,227 @@
+"""From what an answer's text must be to which tokens may come next.
+
+The work is done by `llguidance` (Moskal et al.): an Earley parser over a lexer of derivatives of regular expressions,
+walked along a trie of all tokens. So nothing is computed before the state in which it is needed: a schema compiles in
+a millisecond, and a mask costs some ten microseconds. Its parser counts what it does, and gives up at a limit.
+
+Not supported, and refused by name: see `text/schemas.py` for JSON schemas; in regular expressions, look-around and
+back references (they match the whole text; `^` and `$` may stand at its ends).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.errors import GrammarError
+from headway.plan import Grammar
+from headway.request import Guide
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance._lib import JsonCompileOptions
+
+#: Between two parts of JSON: nothing, a blank, or a new line and its indentation. A model that may put any amount of
+#: white space there can go on with it for ever.
+_SPACE: JsonCompileOptions = {"whitespace_flexible": True, "whitespace_pattern": r" |\n {0,32}|\n\t{0,8}"}
+#: Grammars kept compiled, and the time that compiling them took in all. What they hold grows with that time, by some
+#: 100 MB a second.
+_MOST_KEPT = 64
+_MOST_KEPT_S = 2.0
+#: States of a lexer, of 1 to 2 kB each.
+_LEXER_STATES = 50_000
+#: Items of a parser's row. The parser of an ambiguous grammar (`s: s s s | "a"`) needs more with every token, and
+#: time with them: 500 are 15 ms for a mask, 2,000 are 300 ms. JSON is not ambiguous, but a schema can be large.
+_ROW_ITEMS = {"lark": 500}
+_ROW_ITEMS_OF_JSON = 2_000
+_MOST_MESSAGE = 600
+#: The library makes a rule of a regular expression; its messages show where that is.
+_IN_RULE = re.compile(r"^at 1\(8\): invalid regex .* \(in regex\): |\n *1 \| start: .*$", re.DOTALL)
+
+
+class GrammarCompiler:
+    """Grammars over one model's tokens.
+
+    tokenizer  path of its `tokenizer.json`
+    eos_ids    tokens that may come where the text may end. Other special tokens are no text, so they come only where
+               a grammar in Lark's notation names one
+    vocab      width of the masks: the model's logits, which can be more than the tokenizer has tokens
+
+    Reading the tokenizer takes 0.2 s and holds the interpreter. All else that takes long lets other threads run.
+    """
+
+    def __init__(self, tokenizer: Path, eos_ids: Sequence[int], vocab: int) -> None:
+        from llguidance import LLTokenizer
+
+        self._eos_ids = frozenset(eos_ids)
+        self._vocab = vocab
+        self._kept: OrderedDict[Grammar, tuple[LLMatcher, float]] = OrderedDict()
+        self._tokens: LLTokenizer | None = None
+        self._missing = ""
+        try:
+            text = tokenizer.read_text(encoding="utf-8")
+            self._tokens = LLTokenizer(text, n_vocab=vocab, eos_token=sorted(self._eos_ids))
+        except ValueError as error:  # text without a grammar can be generated all the same
+            self._missing = f"no grammar can be used with this model's tokenizer: {error}"
+
+    def compile(self, grammar: Grammar, sequences: int) -> list[Guide]:
+        """One guide for each of `sequences` sequences. Raises GrammarError for a grammar that is malformed, cannot be
+        met by any text, needs what is not supported, or exceeds a limit of the library."""
+        matcher = self._recall(grammar)
+        if matcher is None:
+            started = time.perf_counter()
+            matcher = self._compile(grammar)
+            self._keep(grammar, matcher, time.perf_counter() - started)
+        return [GrammarGuide(matcher.deep_copy(), self._eos_ids, self._vocab) for _ in range(sequences)]
+
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether it is kept compiled."""
+        return grammar in self._kept
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        if self._tokens is None:
+            raise GrammarError(self._missing)
+        matcher = LLMatcher(self._tokens, _source(grammar), log_level=0, limits=_limits(grammar))
+        if matcher.is_error():
+            message = matcher.get_error().strip()
+            raise GrammarError(_plain(_IN_RULE.sub("", message) if grammar.kind == "regex" else message))
+        if warnings := matcher.get_grammar_warnings():  # of what it would leave out
+            raise GrammarError(_plain("; ".join(warnings)))
+        first = GrammarGuide(matcher.deep_copy(), self._eos_ids, self._vocab)
+        first.masks(())
+        if first.fault is not None:
+            raise GrammarError(f"no text satisfies it: {first.fault}")
+        return matcher
+
+    def _recall(self, grammar: Grammar) -> LLMatcher | None:
+        if grammar not in self._kept:
+            return None
+        self._kept.move_to_end(grammar)
+        return self._kept[grammar][0]
+
+    def _keep(self, grammar: Grammar, matcher: LLMatcher, took_s: float) -> None:
+        """Remember it, and forget those that were not used for longest."""
+        self._kept[grammar] = (matcher, took_s)
+        while len(self._kept) > _MOST_KEPT or sum(took for _, took in self._kept.values()) > _MOST_KEPT_S:
+            self._kept.popitem(last=False)
+
+
+class GrammarGuide:
+    """Keeps one sequence within a grammar (see `Guide` in request.py).
+
+    fault   why the text cannot go on, though it may not end here either: a limit of the parser was reached, or the
+            grammar leads nowhere. None as long as all is well. With a fault the masks allow the end alone
+    """
+
+    def __init__(self, matcher: LLMatcher, eos_ids: frozenset[int], vocab: int) -> None:
+        self.fault: str | None = None
+        self._matcher = matcher
+        self._eos_ids = eos_ids
+        self._bytes = (vocab + 7) // 8
+        self._next: bytes | None = None
+        self._ended = False
+
+    @property
+    def complete(self) -> bool:
+        """Nothing but the end may follow."""
+        return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
+
+    def masks(self, guesses: Sequence[int]) -> list[bytes]:
+        """See `Guide.masks`."""
+        if self._next is None:
+            self._next, self.fault = self._mask(self._matcher)
+        masks = [self._next]
+        ahead = self._matcher.deep_copy() if guesses else self._matcher
+        for guess in guesses:
+            if not _allows(masks[-1], guess):
+                break
+            if guess in self._eos_ids:
+                masks.append(self._end())
+                break
+            if not ahead.consume_token(guess):
+                break
+            masks.append(self._mask(ahead)[0])
+        return masks
+
+    def accept(self, token: int) -> None:
+        """See `Guide.accept`."""
+        self._next = None
+        if token in self._eos_ids:
+            self._ended = True
+        elif not self._matcher.consume_token(token) and self.fault is None:
+            self.fault = _plain(self._matcher.get_error()) or f"token {token} is outside the grammar"
+
+    def _mask(self, matcher: LLMatcher) -> tuple[bytes, str | None]:
+        """The mask in a matcher's state, and the fault that shows in it."""
+        if self._ended or self.fault is not None:
+            return self._end(), self.fault
+        mask = matcher.compute_bitmask()[: self._bytes]
+        if matcher.is_error():
+            return self._end(), _plain(matcher.get_error())
+        end = self._end()
+        if mask == end and not matcher.is_accepting():
+            return end, "no token can follow"
+        return mask, None
+
+    def _end(self) -> bytes:
+        """The mask that allows the end alone."""
+        mask = bytearray(self._bytes)
+        for token in self._eos_ids:
+            mask[token // 8] |= 1 << token % 8
+        return bytes(mask)
+
+
+def _allows(mask: bytes, token: int) -> bool:
+    return 0 <= token < len(mask) * 8 and bool(mask[token // 8] >> token % 8 & 1)
+
+
+def _source(grammar: Grammar) -> str:
+    """A grammar as the library reads it."""
+    from llguidance import LLMatcher
+
+    match grammar.kind:
+        case "json":
+            return LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=_SPACE)
+        case "json_schema":
+            plain = grammar.source in ("true", "false")  # the library's options need an object
+            try:
+                return LLMatcher.grammar_from_json_schema(
+                    f'{{"allOf": [{grammar.source}]}}' if plain else grammar.source, overrides=_SPACE
+                )
+            except ValueError as error:
+                raise GrammarError(_plain(str(error))) from error
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.source)
+        case "choice":
+            # one terminal: as alternatives of a rule each would be an item of the parser's row
+            texts = [json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source)]
+            if not texts:
+                raise GrammarError("there is nothing to choose from")
+            return f"start: CHOICE\nCHOICE: {' | '.join(texts)}"
+        case "lark":
+            return LLMatcher.grammar_from_lark(grammar.source)
+
+
+def _limits(grammar: Grammar) -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=_ROW_ITEMS.get(grammar.kind, _ROW_ITEMS_OF_JSON),
+        max_lexer_states=_LEXER_STATES,
+        verbose_errors=False,  # they would quote the text so far
+    )
+
+
+def _plain(message: str) -> str:
+    """A message of the library, of a length that fits into an answer."""
+    message = message.replace("<non-verbose/>", "").strip()
+    if message.startswith("NoExtension"):
+        return "no token can follow"
+    return message if len(message) <= _MOST_MESSAGE else f"{message[:_MOST_MESSAGE]}…"

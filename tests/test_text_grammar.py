@@ -1,0 +1,246 @@
+"""Grammars over the default model's tokens: what is allowed, what is refused, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.artifacts.files import ModelFiles
+from headway.errors import GrammarError
+from headway.plan import Grammar
+from headway.text.grammar import GrammarCompiler, GrammarGuide
+from headway.text.schemas import check_schema
+from headway.text.tokenizer import Tokenizer
+
+VOCAB = 49_152
+EXCESS = 61
+AMBIGUOUS = 'start: s\ns: s s s | "a" | "aa" | s "b" s |'
+
+
+@pytest.fixture(scope="module")
+def compiler(smollm2: ModelFiles) -> GrammarCompiler:
+    """For a model with more logits than the tokenizer has tokens."""
+    return GrammarCompiler(smollm2.tokenizer, smollm2.eos_ids, VOCAB + EXCESS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2: ModelFiles) -> Tokenizer:
+    return Tokenizer(smollm2)
+
+
+def schema(value: Any) -> Grammar:
+    return Grammar("json_schema", json.dumps(value))
+
+
+def allowed(guide: GrammarGuide) -> set[int]:
+    (mask,) = guide.masks(())
+    return bits(mask)
+
+
+def bits(mask: bytes) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")).tolist())
+
+
+def fits(compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, text: str) -> bool:
+    """Whether the text may come, token by token, and end there."""
+    (guide,) = compiler.compile(grammar, 1)
+    for token in tokenizer.encode(text, add_bos=False):
+        if token not in allowed(guide):
+            return False
+        guide.accept(token)
+    return 2 in allowed(guide)
+
+
+@pytest.mark.parametrize(("grammar", "good", "bad"), [
+    (Grammar("json"), ['{"a": 1}', "{}", '{\n  "a": {\n    "b": []\n  }\n}'],
+     ["[1]", "1", '{"a": 1', "{} x", '{a: 1}']),
+    (Grammar("regex", r"\d{3}-[a-f]+"), ["123-abc"], ["12-abc", "123-", "123-g", "x123-a", "123-a\n"]),
+    (Grammar("regex", r"^(ja|nein)$"), ["ja", "nein"], ["jaja", ""]),
+    (Grammar("choice", '["a", "ab", "say \\"hi\\"\\n", "世界", "a|b"]'), ["a", "ab", 'say "hi"\n', "世界", "a|b"],
+     ["b", "abc", "世"]),
+    (Grammar("lark", 'start: "<" WORD ">"\nWORD: /[a-z]+/'), ["<word>"], ["<>", "<word", "word"]),
+    (schema({"type": "array", "items": {"type": "integer"}}), ["[1, 2]", "[]", "[\n  1\n]"], ["[1.5]", "{}"]),
+    (schema(True), ["1", '"x"', "null", "[{}]"], ["x", ""]),
+    (schema({"type": "string"}), ['"\\n\\té"'], ['"\n"', "'x'"]),
+    (schema({"type": "string", "pattern": "b"}), ['"abc"'], ['"ac"']),
+])  # fmt: skip
+def test_a_text_may_come_if_it_fits_and_otherwise_not(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, good: list[str], bad: list[str]
+) -> None:
+    assert [text for text in good if not fits(compiler, tokenizer, grammar, text)] == []
+    assert [text for text in bad if fits(compiler, tokenizer, grammar, text)] == []
+
+
+def test_white_space_is_bounded(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    """A model that may go on with blanks for ever does so."""
+    for space, good in (("", True), (" ", True), ("\n", True), ("\n    ", True), ("  ", False), ("\n\n", False)):
+        assert fits(compiler, tokenizer, Grammar("json"), f'{{"a":{space}1}}') is good, repr(space)
+
+
+def test_a_mask_is_as_wide_as_the_model_and_never_allows_what_is_no_text(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, smollm2: ModelFiles
+) -> None:
+    (guide,) = compiler.compile(Grammar("regex", r"(?s:.)+"), 1)
+    (mask,) = guide.masks(())
+    assert len(mask) == -(-(VOCAB + EXCESS) // 8)
+    assert max(bits(mask)) < VOCAB and not bits(mask) & tokenizer.special_ids
+    guide.accept(tokenizer.encode("x", add_bos=False)[0])
+    (later,) = guide.masks(())
+    assert bits(later) & tokenizer.special_ids == set(smollm2.eos_ids)
+    whole = {token for token in range(VOCAB) if token not in tokenizer.special_ids and _is_utf8(tokenizer, token)}
+    assert whole <= bits(mask)
+
+
+def _is_utf8(tokenizer: Tokenizer, token: int) -> bool:
+    try:
+        return bool(tokenizer.token_bytes(token).decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def test_masks_after_guesses_are_those_after_the_tokens_themselves(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    grammar = schema({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]})
+    guesses = tokenizer.encode('{"name": "Ada"', add_bos=False)
+    ahead, guide = compiler.compile(grammar, 2)
+    masks = ahead.masks(guesses)
+    assert len(masks) == len(guesses) + 1
+    for mask, guess in zip(masks, guesses, strict=False):
+        assert guide.masks(()) == [mask]
+        guide.accept(guess)
+    assert guide.masks(()) == masks[-1:]
+    wrong = next(token for token in range(100, VOCAB) if token not in bits(masks[2]))
+    assert ahead.masks([*guesses[:2], wrong, *guesses]) == masks[:3]
+    assert ahead.masks(()) == masks[:1]  # guessing changed nothing
+
+
+def test_the_end_may_be_guessed_too_and_nothing_follows_it(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    (guide,) = compiler.compile(schema({"type": "integer"}), 1)
+    digits = tokenizer.encode("12", add_bos=False)
+    masks = guide.masks([*digits, 2, 2, *digits])
+    assert [2 in bits(mask) for mask in masks] == [False, True, True, True, True][: len(masks)]
+    assert bits(masks[-1]) == {2}
+
+
+def test_a_guide_is_complete_where_nothing_but_the_end_may_follow(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    (closed, endless) = (
+        compiler.compile(grammar, 1)[0] for grammar in (Grammar("json"), schema({"type": "integer"}))
+    )
+    for token in tokenizer.encode("{}", add_bos=False):
+        assert not closed.complete
+        closed.accept(token)
+    assert closed.complete and allowed(closed) == {2}
+    endless.accept(tokenizer.encode("1", add_bos=False)[0])
+    assert not endless.complete and 2 in allowed(endless)
+    endless.accept(2)
+    assert endless.complete and allowed(endless) == {2}
+
+
+def test_guides_of_one_grammar_go_their_own_ways(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    grammar = Grammar("choice", '["left", "right"]')
+    first, second = compiler.compile(grammar, 2)
+    before = allowed(second)
+    first.accept(tokenizer.encode("left", add_bos=False)[0])
+    assert allowed(second) == before != allowed(first)
+    assert compiler.knows(grammar)
+    (third,) = compiler.compile(grammar, 1)
+    assert allowed(third) == before
+
+
+def test_what_is_kept_compiled_is_bounded(smollm2: ModelFiles) -> None:
+    compiler = GrammarCompiler(smollm2.tokenizer, smollm2.eos_ids, VOCAB)
+    grammars = [Grammar("regex", f"x{number}") for number in range(70)]
+    for grammar in grammars:
+        compiler.compile(grammar, 1)
+        compiler.compile(grammars[0], 1)  # in use, so not the one to be forgotten
+    assert compiler.knows(grammars[0]) and compiler.knows(grammars[-1]) and not compiler.knows(grammars[1])
+    assert sum(map(compiler.knows, grammars)) == 64
+
+
+@pytest.mark.parametrize(("grammar", "message"), [
+    (schema({"type": "integer", "minimum": 5, "maximum": 4}), r"minimum \(5\) is greater than maximum \(4\)"),
+    (schema({"allOf": [{"type": "string"}, {"type": "null"}]}), "incompatible types"),
+    (schema({"enum": []}), "anyOf is empty"),
+    (schema(False), "schema is false"),
+    (schema({"type": "object", "required": ["b"], "additionalProperties": False}), "'b' is unsatisfiable"),
+    (schema({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}), "no token can follow"),
+    (schema({"$ref": "#/$defs/nowhere"}), "/nowhere' does not exist"),
+    (schema({"type": "strnig"}), "strnig"),
+    (schema({"type": "string", "pattern": "(a"}), "unclosed group"),
+    (schema({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf"),
+    (schema({"minimum": "a"}), "minimum"),
+    (Grammar("json_schema", "{"), "EOF"),
+    (Grammar("regex", "(a"), "unclosed group"),
+    (Grammar("regex", r"a(?=b)"), "look-around"),
+    (Grammar("regex", r"(a)\1"), "backreferences"),
+    (Grammar("regex", r"[^\s\S]"), "no token can follow"),
+    (Grammar("choice", "[]"), "nothing to choose"),
+    (Grammar("choice", json.dumps([f"w{n}" for n in range(200_000)])), "too big"),
+    (Grammar("lark", 'start: a\na: a "x"'), "no token can follow"),
+    (Grammar("lark", "start: nowhere"), "nowhere"),
+    (Grammar("lark", 'start: %json {"not": {}}'), "not"),
+])  # fmt: skip
+def test_what_cannot_be_met_is_refused_and_says_why(
+    compiler: GrammarCompiler, grammar: Grammar, message: str
+) -> None:
+    with pytest.raises(GrammarError, match=message) as caught:
+        compiler.compile(grammar, 1)
+    assert len(str(caught.value)) < 1000 and "start: /" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ([], "#: a schema is a JSON object, true or false, not a list"),
+    ({"properties": {"a": 1}}, "#/properties/a: a schema is a JSON object"),
+    ({"properties": {"a": {"not": {}}}}, "#/properties/a: the keyword 'not' is not supported"),
+    ({"items": {"uniqueItems": True}}, "#/items: the keyword 'uniqueItems' is not supported"),
+    ({"$defs": {"a/b": {"if": {}}}}, "#/$defs/a~1b: the keyword 'if' is not supported"),
+    ({"anyOf": [{}, {"dependentRequired": {}}]}, "#/anyOf/1: the keyword 'dependentRequired'"),
+    ({"minimun": 3}, "#: 'minimun' is no keyword that is known here"),
+    ({"x-guidance": {"lenient": True}}, "#: 'x-guidance' is no keyword"),
+    ({"items": [{}]}, "#/items: a schema is a JSON object, true or false, not a list"),
+    ({"allOf": []}, "#: allOf must be a list of schemas, and not empty"),
+    ({"properties": []}, "#: properties must be a JSON object, not a list"),
+    ({"$ref": "https://example.org/x"}, "#: $ref must point into this schema"),
+    ({"format": "iri"}, "#: the format 'iri' is not supported; date, date-time, duration, email"),
+    ({"const": "x" * 8193}, "#: a text of const has 8193 characters; the limit is 8192"),
+])  # fmt: skip
+def test_a_schema_is_refused_by_keyword_and_place(value: Any, message: str) -> None:
+    with pytest.raises(GrammarError, match="^" + re.escape(message)):
+        check_schema(value)
+
+
+def test_a_schema_too_deep_is_refused_with_the_limit() -> None:
+    deep: Any = {}
+    for _ in range(60):
+        deep = {"items": deep}
+    with pytest.raises(GrammarError, match="more than 50 deep"):
+        check_schema(deep)
+
+
+def test_keywords_are_looked_for_where_schemas_are_and_nowhere_else() -> None:
+    check_schema({"const": {"not": 1}, "enum": [{"if": 2}], "default": {"bogus": 3}, "x-mine": {"not": 4}})
+    check_schema({"properties": {"not": {"type": "integer"}, "if": True}, "type": "integer", "format": "int64"})
+
+
+def test_an_ambiguous_grammar_ends_at_a_limit_and_says_so(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    """Its parser has ever more to do. A step waits for each mask, so there is a bound, and then a fault."""
+    (guide,) = compiler.compile(Grammar("lark", AMBIGUOUS), 1)
+    (a,) = tokenizer.encode("a", add_bos=False)
+    longest_s = 0.0
+    for _ in range(300):
+        started = time.thread_time()
+        mask = allowed(guide)
+        longest_s = max(longest_s, time.thread_time() - started)
+        if guide.fault is not None:
+            break
+        guide.accept(a)
+    assert guide.fault is not None and "max is 500" in guide.fault and mask == {2}
+    assert longest_s < 0.15
