@@ -27,11 +27,12 @@ T = TypeVar("T")
 class Server:
     """One running `headway serve`. `log` is the file with all that it printed, `at_start` its first metrics."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, key: str | None = None) -> None:
         self.process = process
         self.log = log
         self.url = self._await_ready()
-        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False, headers=headers)
         self.at_start = self.metrics()
 
     def _await_ready(self) -> str:
@@ -147,15 +148,16 @@ def completion(prompt: str | list[int], /, **fields: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Server]:
+def serving(folder: Path, *options: str, key: str | None = None) -> Iterator[Server]:
     """A server on a free port, ended with the block, however that ends. fp32, whose results are exact in any company
     and which starts fastest; one thread, so that other work on the machine does not make the threads wait for each
     other."""
     log = folder / "serve.log"
     words = command("serve", "--port", "0", "--weights", "fp32", "--threads", "1", *options)
-    with log.open("wb") as out, subprocess.Popen(words, stdout=out, stderr=out) as process:
+    environ = os.environ | ({"HEADWAY_API_KEY": key} if key else {})
+    with log.open("wb") as out, subprocess.Popen(words, stdout=out, stderr=out, env=environ) as process:
         try:
-            server = Server(process, log)
+            server = Server(process, log, key)
             try:
                 yield server
             finally:

@@ -17,6 +17,7 @@ from headway.artifacts.files import ModelFiles
 from headway.artifacts.gguf import deinterleave
 from headway.artifacts.gguf_config import llama3_divisors
 from headway.artifacts.gguf_header import read_header
+from headway.compute.models.spec import DecoderSpec
 from headway.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
 
@@ -65,6 +66,8 @@ def test_the_weights_are_those_that_were_converted_and_the_config_is_that_of_tra
     assert files.config["head_dim"] == tiny_models.HEAD_DIM
     assert files.config["rope_theta"] == theirs.rope_parameters["rope_theta"]
     assert files.config["tie_word_embeddings"] is tied
+    spec = DecoderSpec.from_config(files.config, "tiny")
+    assert (spec.qkv_bias, spec.qk_norm) == (architecture == "qwen2", architecture == "qwen3")
 
 
 def test_rows_are_put_back_as_transformers_puts_them() -> None:

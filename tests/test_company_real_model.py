@@ -18,6 +18,7 @@ from headway.engine import Engine, EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.plan import Sampling
+from headway.policy.drafts import lookup_drafts
 from headway.request import NewRequest
 from headway.story.reducer import Story
 
@@ -36,11 +37,20 @@ def executor(request: pytest.FixtureRequest, smollm2: ModelFiles) -> TextExecuto
 class Serving:
     """One engine over `executor`, from an empty pool of the first `blocks` blocks."""
 
-    def __init__(self, executor: TextExecutor, *, blocks: int = BLOCKS, step_tokens: int = 512, cache: bool = True):
+    def __init__(
+        self,
+        executor: TextExecutor,
+        *,
+        blocks: int = BLOCKS,
+        step_tokens: int = 512,
+        cache: bool = True,
+        draft: int = 0,
+    ):
         self.story = Story()
         self.engine = Engine(
             executor, StateMemory(BlockPool(blocks, 16), prefix_cache=cache), RealClock(),
             EngineOptions(seats=min(16, step_tokens), step_tokens=step_tokens), emit=self.story.fold,
+            drafters=lookup_drafts(draft),
         )  # fmt: skip
 
     def answers(self, *prompts: list[int], sampling: Sampling = GREEDY, n: int = 1) -> list[list[int]]:
@@ -105,3 +115,18 @@ def test_siblings_that_share_a_prompt_say_what_each_says_elsewhere(executor):
     squeezed = Serving(executor, blocks=14, cache=False)
     assert squeezed.answers(PROMPTS[0], PROMPTS[0], sampling=sampling, n=3) == together * 2
     assert sum(record.preemptions for record in squeezed.story.ended.values()) > 0
+
+
+def forty_prompts() -> list[list[int]]:
+    """The golden prompts, and pieces of them said twice, so that there is something to look up."""
+    pieces = [prompt[start : start + 12] for prompt in PROMPTS for start in range(1, 19, 2)]
+    return [*PROMPTS, *(piece + piece for piece in pieces)]
+
+
+def test_forty_prompts_are_answered_alike_with_and_without_drafts(executor):
+    prompts = forty_prompts()
+    assert len(prompts) == 40
+    plain, drafted = Serving(executor), Serving(executor, draft=4)
+    assert drafted.answers(*prompts) == plain.answers(*prompts)
+    assert drafted.total("accepted") > 100 and drafted.total("rejected") > 100
+    assert drafted.story.step < plain.story.step

@@ -31,8 +31,10 @@ def test_the_defaults_are_those_of_the_public_contract() -> None:
         "state": "auto", "threads": None, "max_waiting": 512, "max_bypass": 32, "prefix_cache": True,
         "host_tier": None, "disk_tier": None, "disk_tier_bytes": None, "event_log": None, "log_prompts": False,
         "api_key": None, "model": ("smollm2-135m",), "served_name": None, "config": None,
+        "max_waiting_positions": 1 << 20, "max_seconds": None, "max_body": Memory(bytes=32 << 20),
+        "slow_reader_seconds": 30, "allow_origin": (), "draft": "none",
     }  # fmt: skip
-    assert dataclasses.asdict(ServeOptions()) | {"memory": Memory()} == expected
+    assert {name: getattr(ServeOptions(), name) for name in dataclasses.asdict(ServeOptions())} == expected
     assert read() == (ServeOptions(), {})
     ServeOptions().validate()
 
@@ -62,7 +64,8 @@ def test_every_option_is_read_from_the_environment_and_the_file_as_from_the_comm
         "max_context": "5", "policy": "fair", "admit": "reserve", "recovery": "auto", "weights": "int8",
         "state": "fp32", "threads": "6", "max_waiting": "7", "max_bypass": "8", "prefix_cache": "false",
         "host_tier": "9MiB", "disk_tier": "d", "disk_tier_bytes": "10MiB", "event_log": "e", "log_prompts": "true",
-        "api_key": "k", "model": "m", "served_name": "n",
+        "api_key": "k", "model": "m", "served_name": "n", "max_waiting_positions": "11", "max_seconds": "12",
+        "max_body": "13MiB", "slow_reader_seconds": "14", "allow_origin": "https://o", "draft": "ngram:3",
     }  # fmt: skip
     assert {*texts, "config"} == {field.name for field in dataclasses.fields(ServeOptions)}
     for name, text in texts.items():
@@ -147,7 +150,7 @@ def test_more_seats_than_step_tokens_cannot_work() -> None:
     "options",
     [{"policy": "deadline"}, {"policy": "fair"}, {"admit": "reserve"}, {"admit": "predict"}, {"recovery": "auto"},
      {"weights": "int8"}, {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
-     {"disk_tier_bytes": Memory(bytes=1)}, {"event_log": "e"}, {"api_key": "k"}, {"model": ("a", "b")}],
+     {"disk_tier_bytes": Memory(bytes=1)}, {"model": ("a", "b")}],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
     (name,) = options
@@ -158,6 +161,8 @@ def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str,
 
 
 def test_what_is_implemented_is_not_refused() -> None:
+    for chosen in ({"api_key": "k"}, {"allow_origin": ("http://a",)}):
+        ServeOptions(**chosen).validate()
     for chosen in ({"policy": "priority"}, {"weights": "bf16"}, {"state": "bf16"}, {"model": ("a",)}):
         ServeOptions(**chosen).validate()
 
@@ -199,7 +204,9 @@ def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: p
     help = " ".join(capsys.readouterr().out.split())
     assert "--seats N most sequences that are active at once (default 64)" in help
     assert "(default fcfs) [not implemented yet: deadline, fair]" in help
-    assert "--api-key KEY key that every caller must send [not implemented yet]" in help
+    assert "--disk-tier PATH folder for blocks that leave the pool [not implemented yet]" in help
+    assert "--event-log PATH file that every event is appended to --" in help
+    assert "may call besides our own --config" in help
 
 
 def test_the_environment_holds_the_cache_and_no_color() -> None:
@@ -215,8 +222,41 @@ def test_nothing_else_reads_the_environment_and_the_options_are_nouns() -> None:
         assert file.name == "config.py" or not names & {"environ", "getenv"}, file
     for name, allowed in (
         ("options", {"headway.errors"}),
-        ("config", {"headway", "headway.errors", "headway.options"}),
+        ("config", {"headway", "headway.errors", "headway.options", "headway.request"}),
     ):
         tree = ast.parse((SOURCE / f"{name}.py").read_text(encoding="utf-8"))
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert {module for module in imported if module and module.startswith("headway")} <= allowed
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ("https://Example.com", "https://example.com"),
+        ("https://example.com:443", "https://example.com"),
+        ("http://example.com:80", "http://example.com"),
+        ("http://example.com:443", "http://example.com:443"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+    ],
+)
+def test_an_origin_is_kept_as_browsers_write_it(given: str, origin: str) -> None:
+    assert read("--allow-origin", given)[0].allow_origin == (origin,)
+
+
+@pytest.mark.parametrize("given", ["null", "*", "example.com", "https://example.com/", "https://a b", "ftp://a", ""])
+def test_what_is_no_origin_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match="is not an origin like") as caught:
+        read("--allow-origin", given)
+    assert caught.value.option == "--allow-origin"
+
+
+def test_a_key_is_shown_by_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "headway.toml"
+    for text in ('api-key = "se cret"', 'api-key = ["secret"]', 'api-key = "secrét"'):
+        file.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            read("--config", str(file))
+        assert caught.value.option == "--api-key"
+        assert not any(part in str(caught.value) for part in ("se cret", "secret", "secrét"))
+    chosen, _ = read(HEADWAY_API_KEY="secret")
+    assert chosen.api_key == "secret" and "secret" not in repr(chosen)

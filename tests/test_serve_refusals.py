@@ -17,7 +17,7 @@ BLOCKS = 256
 BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"foo": 1}, "foo", "not a known field"),
     ({"foo": None}, "foo", "not a known field"),
-    ({"logprobs": 0}, "logprobs", "not supported"),
+    ({"best_of": 3}, "best_of", "not supported"),
     ({"best_of": 2}, "best_of", "not supported"),
     ({"stream_options": {"foo": 1}, "stream": True}, "stream_options", "foo"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
@@ -25,7 +25,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": True}, "temperature", "bool"),
     ({"temperature": 2.5}, "temperature", "from 0 to 2"),
     ({"top_p": 0}, "top_p", "more than 0"),
-    ({"top_k": -2}, "top_k", "from 0"),
+    ({"top_k": -2}, "top_k", "from -1"),
     ({"seed": 1 << 63}, "seed", "from -9223372036854775808"),
     ({"priority": 1 << 70}, "priority", "from -9223372036854775808"),
     ({"max_tokens": 0}, "max_tokens", "from 1"),
@@ -35,11 +35,15 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": ""}, "prompt", "empty"),
     ({"prompt": []}, "prompt", "empty"),
     ({"prompt": None}, "prompt", "prompt"),
-    ({"prompt": [1.5]}, "prompt", "int"),
+    ({"prompt": [1.5]}, "prompt", "prompt[0] is neither text nor token ids"),
     ({"prompt": [-1]}, "prompt", "from 0 to 49151"),
     ({"prompt": [1, 49152]}, "prompt", "from 0 to 49151"),
     ({"prompt": [1 << 70]}, "prompt", "from 0 to 49151"),
     ({"stop_token_ids": [49152]}, "stop_token_ids", "from 0 to 49151"),
+    ({"min_tokens": 1 << 70}, "min_tokens", "from 0"),
+    ({"logit_bias": {"9" * 5000: 1}}, "logit_bias", "keys are token ids"),
+    ({"repetition_penalty": 0}, "repetition_penalty", "more than 0"),
+    ({"draft": "ngram:" + "9" * 5000}, "draft", "K from 1 to 16"),
 ]
 #: What can never be served: the need, the limit, and what raises it.
 NEVER: list[tuple[dict[str, Any], str, list[str]]] = [

@@ -30,6 +30,7 @@ CONTRACT = {
     "headway_draft_positions": "counter",  # beyond the contract
     "headway_requests_finished": "counter",
     "headway_requests_refused": "counter",
+    "headway_slow_readers": "counter",  # beyond the contract
     "headway_time_to_first_token_seconds": "histogram",
     "headway_inter_token_seconds": "histogram",
     "headway_queued_seconds": "histogram",
@@ -84,7 +85,7 @@ def test_every_label_value_of_a_closed_list_is_there_from_the_start_at_zero():
         ("offloaded_blocks_total", "tier"): ("host", "disk"),
         ("reloaded_blocks_total", "tier"): ("host", "disk"),
         ("positions_total", "kind"): ("reused", "prefilled", "decoded", "recomputed", "rejected"),
-        ("requests_finished_total", "reason"): ("stop", "length", "cancelled", "failed"),
+        ("requests_finished_total", "reason"): ("stop", "length", "cancelled", "time", "failed"),
         ("requests_refused_total", "reason"): ("pool", "context", "seats", "queue", "loading", "invalid"),
         ("queued_seconds_count", "on"): ONS,
     }

@@ -15,11 +15,14 @@ from typing import Any
 from headway import options
 from headway.errors import ConfigError
 from headway.options import OptionsT, Origins, flag, option, switch, whole
+from headway.request import MOST_DRAFTS
 
 __all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", "add_arguments", "read_options"]
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>B|[KMGT]iB|blocks)")
+_KEY = re.compile(r"[!-~]+")
+_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}))?")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,21 @@ class Memory:
         return f"{self.bytes // _UNITS[unit]}{unit}"
 
 
+def draft_tokens(text: str) -> int:
+    """How many tokens are guessed at a time: from `none`, or `ngram:K`. Raises ValueError."""
+    kind, _, count = text.partition(":")
+    if text == "none":
+        return 0
+    if kind != "ngram" or not re.fullmatch(r"[0-9]{1,4}", count) or not 1 <= int(count) <= MOST_DRAFTS:
+        raise ValueError(f"{text!r} is neither none nor ngram:K, K from 1 to {MOST_DRAFTS}")
+    return int(count)
+
+
+def _draft(text: str) -> str:
+    draft_tokens(text)
+    return text
+
+
 def _bytes(text: str) -> Memory:
     memory = Memory.parse(text)
     if memory.bytes is None:
@@ -68,11 +86,31 @@ def _bytes(text: str) -> Memory:
     return memory
 
 
+def _key(text: str) -> str:
+    """A key travels in a header. What was given is never shown, here or anywhere."""
+    if not _KEY.fullmatch(text):
+        raise ValueError("the key must be one or more visible ASCII characters, without spaces")
+    return text
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers write it: lower case, without the scheme's own port."""
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None:
+        raise ValueError(f"{text!r} is not an origin like https://example.com or http://localhost:3000")
+    own = {"http": "80", "https": "443"}[match["scheme"]]
+    port = f":{match['port']}" if match["port"] not in (None, own) else ""
+    return f"{match['scheme']}://{match['host']}{port}"
+
+
 @dataclass(frozen=True)
 class ClientOptions:
     """What the commands that talk to a running server share."""
 
     url: str = option("http://127.0.0.1:8000", "where the server is", metavar="URL")
+    api_key: str | None = option(
+        None, "the key that the server wants; better given as HEADWAY_API_KEY", _key, metavar="KEY", secret=True
+    )
 
 
 @dataclass(frozen=True)
@@ -118,14 +156,42 @@ class ServeOptions:
     )
     threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1)
     max_waiting: int = option(512, "most requests that wait; those beyond are refused (429)", whole, low=1)
+    max_waiting_positions: int = option(
+        1 << 20, "most positions of prompts that wait for their first admission (429 beyond)", whole, low=1
+    )
+    max_seconds: int | None = option(
+        None, "longest life of a request, from its arrival on; then it is ended (504)", whole, low=1
+    )
+    max_body: Memory = option(
+        Memory(bytes=32 << 20), "largest body of a request (413 beyond)", _bytes, metavar="SIZE"
+    )
+    slow_reader_seconds: int = option(
+        30, "how long a client may take nothing of its stream before it is dropped", whole, low=1
+    )
     max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
+    draft: str = option(
+        "none",
+        "guess the next tokens from what was said before, and verify them in the same step: ngram:K, K at a time",
+        _draft,
+        metavar="none|ngram:K",
+    )
     prefix_cache: bool = option(True, "reuse the state of prefixes seen before (on by default)", switch)
     host_tier: Memory | None = option(None, "host memory for blocks that leave the pool", _bytes, metavar="SIZE")
     disk_tier: str | None = option(None, "folder for blocks that leave the pool", metavar="PATH")
     disk_tier_bytes: Memory | None = option(None, "most that the disk tier holds", _bytes, metavar="SIZE")
     event_log: str | None = option(None, "file that every event is appended to", metavar="PATH")
     log_prompts: bool = option(False, "let prompt text into events (off by default)", switch)
-    api_key: str | None = option(None, "key that every caller must send", metavar="KEY")
+    api_key: str | None = option(
+        None,
+        "key that every caller must send as `Authorization: Bearer KEY`; better given as HEADWAY_API_KEY",
+        _key,
+        metavar="KEY",
+        secret=True,
+    )
+    allow_origin: tuple[str, ...] = option(
+        (), "a web page's origin, like https://example.com, that may call besides our own", _origin,
+        metavar="ORIGIN", many=True,
+    )  # fmt: skip
     config: str | None = option(None, "TOML file with any of these options", metavar="FILE")
 
     def validate(self) -> None:
@@ -167,8 +233,6 @@ NOT_YET: dict[str, Callable[[Any], bool]] = {
     "host_tier": _any,
     "disk_tier": _any,
     "disk_tier_bytes": _any,
-    "event_log": _any,
-    "api_key": _any,
     "model": _several,
 }
 

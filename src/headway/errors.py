@@ -7,6 +7,8 @@
     │   ├── ChecksumMismatch   the bytes are not the ones that were pinned
     │   └── UnsupportedModel   the model needs a feature that is not implemented; names the feature
     ├── InvalidRequest         a field of a request cannot be served as given; names the field
+    ├── GrammarError           what an answer's text must be cannot be compiled; says what is wrong with it
+    ├── LogError               a file is no event log, or of another version, or damaged; names the file
     ├── UnknownRequest         no live or remembered request has this id
     ├── DuplicateRequest       a live request already has this id
     ├── IllegalMove            a request was asked to make a stage change that its table forbids
@@ -70,11 +72,22 @@ class InvalidRequest(HeadwayError):
         self.field = field
 
 
-class UnknownRequest(HeadwayError):
-    """No live or remembered request has this id."""
+class GrammarError(HeadwayError):
+    """What an answer's text must be is malformed, cannot be met, needs what is not supported, or exceeds a limit."""
 
-    def __init__(self, request_id: str) -> None:
-        super().__init__(f"no request {request_id!r} is live or among the last finished ones")
+
+class LogError(HeadwayError):
+    """A file is not an event log that can be read."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+
+
+class UnknownRequest(HeadwayError):
+    """No live or remembered request has this id. `where` says where else to look."""
+
+    def __init__(self, request_id: str, where: str = "") -> None:
+        super().__init__(f"no request {request_id!r} is live or among the last 1,000 that ended{where}")
         self.request_id = request_id
 
 

@@ -49,11 +49,13 @@ class Grammar(msgspec.Struct, frozen=True):
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """The natural logarithm of a token's probability, by the model's own logits (before anything adjusted them), and
-    the likeliest tokens at its position, as (token, logprob), the likeliest first."""
+    the likeliest tokens at its position, as (token, logprob), the likeliest first. `rank` is its own place among
+    all tokens, from 1."""
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ ENDS = frozenset(stage for stage, moves in MOVES.items() if not moves)
 
 #: Likeliest tokens that are reported beside one token, at most.
 MOST_LOGPROBS = 20
+#: Beyond any option's limit, and within what arithmetic and messages can carry.
+MOST = 1 << 31
 #: Guesses at a time, at most.
 MOST_DRAFTS = 16
 
@@ -82,10 +84,10 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Raises InvalidRequest for a prompt or a number that means nothing to a model of `vocab` tokens."""
         if not self.prompt:
             raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
-        if self.n < 1:
-            raise InvalidRequest("n", f"n is {self.n}; at least 1 is needed")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            message = f"max_tokens is {self.max_tokens}; at least 1 is needed (null means what fits)"
+        if not 1 <= self.n <= MOST:
+            raise InvalidRequest("n", f"n is {self.n}; at least 1 is needed, and at most {MOST} may be asked for")
+        if self.max_tokens is not None and not 1 <= self.max_tokens <= MOST:
+            message = f"max_tokens is {self.max_tokens}; at least 1 is needed, at most {MOST} (null means what fits)"
             raise InvalidRequest("max_tokens", message)
         if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
             most = "" if self.max_tokens is None else f" to max_tokens, {self.max_tokens}"

@@ -67,7 +67,8 @@ def translate(name: str, header: Header, rope_freqs: np.ndarray | None) -> dict[
         "hidden_act": "silu",
         "rope_theta": theta,
         "rope_scaling": _rope_scaling(name, own, rope_freqs, theta, head_dim),
-        "attention_bias": "blk.0.attn_q.bias" in names,
+        # Qwen2's biases belong to its architecture: its config has no such key.
+        "attention_bias": architecture != "qwen2" and "blk.0.attn_q.bias" in names,
         "mlp_bias": "blk.0.ffn_up.bias" in names,
         "tie_word_embeddings": "output.weight" not in names,
     }

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from headway.artifacts.files import ModelFiles
+from headway.compute.executor import Executor, ModelFacts
 from headway.config import Environment, yielding_threads
 from headway.errors import ConfigError
 
+_BLOCK_TOKENS = 16
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["offline"], help="offline: the engine and the model in this process")
+    what = "offline: the engine and the model in this process; drafts: what --draft gains there"
+    parser.add_argument("what", choices=["offline", "drafts"], help=what)
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="as for serve (default smollm2-135m)")
     parser.add_argument("--weights", default="auto", choices=["auto", "fp32", "bf16"], help="default auto")
     parser.add_argument("--sequences", default="1,8,32", metavar="N,…", help="requests at once (default 1,8,32)")
     parser.add_argument("--prompt", type=int, default=64, metavar="N", help="positions of each prompt (default 64)")
     parser.add_argument("--emits", type=int, default=48, metavar="N", help="tokens each emits (default 48)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each; medians count (default 3)")
+    parser.add_argument("--draft", type=int, default=4, metavar="K", help="drafts: guesses at a time (default 4)")
     parser.add_argument("--threads", type=int, metavar="N", help="default: one per core")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -30,39 +38,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises ConfigError for numbers that cannot work, and what loading a model raises."""
     yielding_threads()
-    from headway.artifacts import resolve
-    from headway.artifacts.cache import Cache
     from headway.bench.machine import machine
-    from headway.bench.offline import Shape, measure
-    from headway.compute.text.executor import TextExecutor
 
-    environment = Environment.read()
-    shapes = [Shape(count, args.prompt, args.emits) for count in _counts(args.sequences)]
-    for name in ("prompt", "emits", "rounds"):
+    for name in ("prompt", "emits", "rounds", "draft"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name}", f"needs at least 1, got {getattr(args, name)}")
     about = machine()
-    blocks = max(shape.blocks(16) for shape in shapes) + 1
-    console = Console(stderr=True, no_color=environment.no_color or None)
-    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("loading", total=len(shapes) * args.rounds)
-        executor = TextExecutor.load(
-            resolve(args.model, cache=environment.cache),
-            cache=Cache.at(environment.cache).converted,
-            blocks=blocks,
-            weights=args.weights,
-            threads=args.threads,
-        )
-        progress.update(task, description="measuring")
-        rows = list(measure(executor, blocks, 16, shapes, args.rounds, lambda: progress.advance(task)))
-    facts = executor.facts
+    counts = _counts(args.sequences)
+    facts, rows = _drafts(args, counts) if args.what == "drafts" else _offline(args, counts)
     result = {"machine": about, "model": facts.name, "weights": facts.weights_format, "kernels": facts.kernels,
               "rows": rows}  # fmt: skip
     if args.json:
         print(json.dumps(result, indent=2))
     else:
-        _show(result)
+        _show(result, _DRAFTS if args.what == "drafts" else _OFFLINE)
     return 0
+
+
+def _offline(args: argparse.Namespace, counts: list[int]) -> tuple[ModelFacts, list[dict[str, Any]]]:
+    from headway.bench.offline import Shape, measure
+
+    shapes = [Shape(count, args.prompt, args.emits) for count in counts]
+    blocks = max(shape.blocks(_BLOCK_TOKENS) for shape in shapes) + 1
+    with _progress(len(shapes) * args.rounds) as tick:
+        executor = _load(args, _files(args), blocks)
+        return executor.facts, list(measure(executor, blocks, _BLOCK_TOKENS, shapes, args.rounds, tick))
+
+
+def _drafts(args: argparse.Namespace, counts: list[int]) -> tuple[ModelFacts, list[dict[str, Any]]]:
+    from headway.bench.drafts import TEXTS, Case, blocks_needed, measure
+    from headway.text.tokenizer import Tokenizer
+
+    cases = [Case(kind, count, args.emits) for kind in TEXTS for count in counts]
+    with _progress(len(cases) * args.rounds * 2) as tick:
+        files = _files(args)
+        encode = Tokenizer(files).encode
+        executor = _load(args, files, blocks_needed(encode, cases, _BLOCK_TOKENS))
+        rows = measure(executor, encode, cases, args.draft, args.rounds, _BLOCK_TOKENS, tick)
+        return executor.facts, list(rows)
+
+
+def _files(args: argparse.Namespace) -> ModelFiles:
+    from headway.artifacts import resolve
+
+    return resolve(args.model, cache=Environment.read().cache)
+
+
+def _load(args: argparse.Namespace, files: ModelFiles, blocks: int) -> Executor:
+    from headway.artifacts.cache import Cache
+    from headway.compute.text.executor import TextExecutor
+
+    return TextExecutor.load(
+        files,
+        cache=Cache.at(Environment.read().cache).converted,
+        blocks=blocks,
+        weights=args.weights,
+        threads=args.threads,
+    )
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on the terminal's error stream; yields what moves it on."""
+    console = Console(stderr=True, no_color=Environment.read().no_color or None)
+    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("measuring", total=total)
+        yield lambda: progress.advance(task)
 
 
 def _counts(text: str) -> list[int]:
@@ -75,7 +116,7 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-def _show(result: dict[str, Any]) -> None:
+def _show(result: dict[str, Any], columns: dict[str, Callable[[dict[str, Any]], str]]) -> None:
     console = Console(no_color=Environment.read().no_color or None, highlight=False)
     about = result["machine"]
     console.print(
@@ -85,9 +126,25 @@ def _show(result: dict[str, Any]) -> None:
     )
     console.print(result["kernels"]["products"], style="dim", soft_wrap=True)
     table = Table(box=None)
-    for title in ("sequences", "prefill tok/s", "decode tok/s", "ms a step", "of it the engine's"):
+    for title in columns:
         table.add_column(title, justify="right")
     for row in result["rows"]:
-        table.add_row(str(row["sequences"]), f"{row['prefill_tok_s']:.0f}", f"{row['decode_tok_s']:.1f}",
-                      f"{row['step_ms']:.1f}", f"{row['engine_us'] / 1000:.2f} ms")  # fmt: skip
+        table.add_row(*(shown(row) for shown in columns.values()))
     console.print(table)
+
+
+_OFFLINE: dict[str, Callable[[dict[str, Any]], str]] = {
+    "sequences": lambda row: str(row["sequences"]),
+    "prefill tok/s": lambda row: f"{row['prefill_tok_s']:.0f}",
+    "decode tok/s": lambda row: f"{row['decode_tok_s']:.1f}",
+    "ms a step": lambda row: f"{row['step_ms']:.1f}",
+    "of it the engine's": lambda row: f"{row['engine_us'] / 1000:.2f} ms",
+}
+_DRAFTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "text": lambda row: str(row["kind"]),
+    "sequences": lambda row: str(row["sequences"]),
+    "tok/s without": lambda row: f"{row['without_tok_s']:.1f}",
+    "with drafts": lambda row: f"{row['with_tok_s']:.1f}",
+    "ratio": lambda row: f"{row['ratio']:.2f}",
+    "drafts right": lambda row: f"{row['accepted']} of {row['accepted'] + row['rejected']}",
+}

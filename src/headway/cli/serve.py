@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import signal
-import socket
-import sys
+import ipaddress
+import secrets
+from pathlib import Path
 
-import uvicorn
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -17,15 +15,14 @@ from headway.artifacts.cache import Cache
 from headway.cli.panel import curl, start_panel
 from headway.config import Environment, ServeOptions, read_options, yielding_threads
 from headway.config import add_arguments as add_options
-from headway.errors import ArtifactError, ConfigError
+from headway.errors import ArtifactError
 from headway.replica.messages import LoadFailed, Loading, Ready, ToFront
 from headway.replica.options import replica_options
-from headway.serve.app import make_app
 from headway.serve.front import Front
-
-#: How long answers may still grow after the server was told to stop, and how long their ends may take.
-_DRAIN_S = 8
-_LAST_WORDS_S = 2
+from headway.serve.guard import Guard
+from headway.serve.http import Server, listen, serve
+from headway.serve.limits import ServeLimits
+from headway.story.log import EventLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C. Raises ConfigError and ArtifactError before anything is started."""
+    """Serve until SIGTERM or Ctrl-C; a second one stops at once, with status 128 + its number. Raises ConfigError and
+    ArtifactError before anything is started."""
     yielding_threads()
     options, origins = read_options(ServeOptions, args)
     options.validate()
     environment = Environment.read()
     console = Console(stderr=True, no_color=environment.no_color or None)
-    listener = _listen(options)
+    listener = listen(options.host, options.port)
     cache = Cache.at(environment.cache)
     files = resolve(options.model[0], cache=environment.cache)
     name = options.served_name or options.model[0]
@@ -51,64 +49,56 @@ def run(args: argparse.Namespace) -> int:
         loading.show(message)
         if isinstance(message, Ready):
             console.print(start_panel(options, origins, files, message, name=name, url=url))
-            console.print("Try it:", curl(name, url), sep="\n", soft_wrap=True, highlight=False, markup=False)
+            console.print(
+                "Try it:",
+                curl(name, url, keyed=options.api_key is not None),
+                sep="\n",
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
+            )
         elif isinstance(message, LoadFailed):
             server.should_exit = True
 
+    log = _event_log(options, name)
     front = Front(
         files,
         replica_options(options, cache.root),
         served_name=name,
-        max_waiting=options.max_waiting,
+        limits=_limits(options),
+        log=log,
         on_change=on_change,
     )
-    server = _Server(
-        uvicorn.Config(
-            make_app(front),
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=_DRAIN_S + _LAST_WORDS_S,
-            lifespan="on",
-        ),
-        front,
+    guard = Guard(
+        key=options.api_key,
+        origins=options.allow_origin,
+        loopback=ipaddress.ip_address(listener.getsockname()[0]).is_loopback,
     )
-    logging.getLogger("uvicorn.error").addFilter(lambda record: "Cancel 0 running task" not in record.getMessage())
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the one that ended it again, once all is done
-        signal.signal(number, signal.SIG_IGN)
-    server.run(sockets=[listener])
+    server = Server(front, guard, log_prompts=options.log_prompts)
+    serve(server, listener)
+    if log is not None:
+        log.close()
     if front.state == "failed":
         raise ArtifactError(front.failure)
     return 0
 
 
-class _Server(uvicorn.Server):
-    """Lets the front cancel what is still alive when its patience ends, so that streams end with an error event."""
-
-    def __init__(self, config: uvicorn.Config, front: Front) -> None:
-        super().__init__(config)
-        self._front = front
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._front.drain(_DRAIN_S)
-        await super().shutdown(sockets)
+def _event_log(options: ServeOptions, model: str) -> EventLog | None:
+    """Raises ConfigError when the file cannot be written."""
+    if options.event_log is None:
+        return None
+    return EventLog(Path(options.event_log).absolute(), epoch=secrets.token_hex(4), model=model)
 
 
-def _listen(options: ServeOptions) -> socket.socket:
-    """Take the port first of all: an address that cannot be had should not cost a minute of loading.
-
-    asyncio turns Nagle's algorithm off only where the protocol is named: without it small answers take 40 ms."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    if sys.platform != "win32":
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((options.host, options.port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        reason = error.strerror or str(error)
-        raise ConfigError("--port", f"{options.host}:{options.port} cannot be listened on: {reason}") from error
-    return listener
+def _limits(options: ServeOptions) -> ServeLimits:
+    assert options.max_body.bytes is not None
+    return ServeLimits(
+        max_waiting=options.max_waiting,
+        max_waiting_positions=options.max_waiting_positions,
+        max_seconds=options.max_seconds,
+        max_body_bytes=options.max_body.bytes,
+        slow_reader_seconds=options.slow_reader_seconds,
+    )
 
 
 class _LoadingBar:

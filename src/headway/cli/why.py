@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,11 +14,17 @@ from rich.table import Table
 from headway.cli.client import fetch
 from headway.config import ClientOptions, Environment, read_options
 from headway.config import add_arguments as add_options
+from headway.errors import LogError
+from headway.serve.shapes import plain_ids
+from headway.story.explain import request_view
+from headway.story.log import LogFile
+from headway.story.reducer import Story
 from headway.story.sentences import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the request's id, with or without OpenAI's prefix")
+    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     add_options(parser, ClientOptions)
 
@@ -25,16 +32,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises UnknownRequest, NoServer."""
     options, _ = read_options(ClientOptions, args)
-    view = fetch(options.url, f"/v1/requests/{quote(args.id, safe='')}")
+    if args.log:
+        view = from_log(Path(args.log), args.id)
+    else:
+        view = fetch(options.url, f"/v1/requests/{quote(args.id, safe='')}", options.api_key)
     if args.json:
         print(json.dumps(view, indent=2))
         return 0
     console = Console(no_color=Environment.read().no_color or None, highlight=False)
-    for sentence in tell(view):
-        console.print(sentence, soft_wrap=True, markup=False)
-    console.print()
-    console.print(life(view))
+    for each in view.get("data", [view]):  # the id of a list of prompts stands for all of them
+        for sentence in tell(each):
+            console.print(sentence, soft_wrap=True, markup=False)
+        console.print()
+        console.print(life(each))
     return 0
+
+
+def from_log(path: Path, id: str) -> dict[str, Any]:
+    """The record as it stood when the log was last written. Raises LogError, UnknownRequest."""
+    story = Story(remembered=1 << 20, delivers=True)
+    last_at = 0
+    for event in LogFile.open(path).events():
+        story.fold(event)
+        last_at = event.at
+    for plain in plain_ids(id):
+        if plain in story.live or plain in story.ended:
+            return request_view(story, story.record(plain), last_at)
+        members = [known for known in (*story.ended, *story.live) if known.rpartition("~")[0] == plain]
+        if members:
+            views = [request_view(story, story.record(member), last_at) for member in members]
+            return {"id": plain, "data": views}
+    raise LogError(path, f"it tells of no request {id!r}")
 
 
 def life(view: dict[str, Any]) -> Table:

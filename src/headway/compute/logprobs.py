@@ -13,4 +13,5 @@ def report(logits: torch.Tensor, token: int, top: int) -> TokenLogprob:
     logprobs = torch.log_softmax(logits, -1)
     values, tokens = logprobs.topk(min(top, len(logprobs)))
     likeliest = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
-    return TokenLogprob(token, float(logprobs[token]), likeliest)
+    rank = int((logits > logits[token]).sum()) + 1
+    return TokenLogprob(token, float(logprobs[token]), likeliest, rank)

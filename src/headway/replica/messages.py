@@ -101,5 +101,5 @@ def decode_to_front(data: bytes) -> ToFront:
 def _decode(decoder: msgspec.msgpack.Decoder[_MessageT], data: bytes) -> _MessageT:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a known message: {error}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from headway.config import ServeOptions
+from headway.config import ServeOptions, draft_tokens
 from headway.engine import EngineOptions
 from headway.errors import ConfigError
 
@@ -31,6 +31,7 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     prefix_cache: bool = True
     max_context: int | None = None
+    draft: int = 0
     engine: EngineOptions = EngineOptions()
 
 
@@ -53,6 +54,7 @@ def replica_options(options: ServeOptions, cache: Path) -> ReplicaOptions:
         threads=options.threads,
         prefix_cache=options.prefix_cache,
         max_context=options.max_context,
+        draft=draft_tokens(options.draft),
         engine=EngineOptions(
             seats=options.seats,
             step_tokens=options.step_tokens,

@@ -1,20 +1,23 @@
 """The replica process: one loaded model, one engine, one loop.
 
-    python -m headway.replica.process ADDRESS OPTIONS
+    python -m headway.replica.process ADDRESS OPTIONS FRONT
 
 It loads the model, says `Ready`, and then steps for as long as anything is alive. Messages are taken between steps
 and between a step's run and its commit, so a cancellation never waits for more than one step. The process ends when
-it is told to, or when the front is gone.
+it is told to, or when the front (the process FRONT) is gone; then it also removes the folder of their socket, which
+the front can no longer do.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -27,6 +30,8 @@ from headway.errors import ConfigError, DuplicateRequest, HeadwayError, InvalidR
 from headway.hooks import Watcher
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
+from headway.policy.drafts import lookup_drafts
+from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import (
     Cancel,
     LoadFailed,
@@ -41,31 +46,49 @@ from headway.replica.messages import (
     encode,
 )
 from headway.replica.options import ReplicaOptions
-from headway.request import Emission
-from headway.story.events import AnyEvent
+from headway.request import Emission, Stage
+from headway.story.events import GRAMMAR, AnyEvent
+from headway.text.grammar import GrammarCompiler, GrammarGuide
 
 _IDLE_POLL_MS = 500
+#: When nothing else is to be done than to wait for a grammar.
+_GRAMMAR_POLL_MS = 2
 
 
 class Replica:
     """The loop around one engine, and its end of the socket."""
 
     def __init__(
-        self, socket: zmq.Socket[bytes], executor: Executor, blocks: int, options: ReplicaOptions, watcher: Watcher
+        self,
+        socket: zmq.Socket[bytes],
+        executor: Executor,
+        blocks: int,
+        options: ReplicaOptions,
+        watcher: Watcher,
+        grammars: Grammars | None = None,
     ) -> None:
         self._socket = socket
+        self._grammars = grammars or Grammars(None)
         self._events: list[AnyEvent] = []
         self._stopped = False
         self.pool = BlockPool(blocks, options.block_tokens)
         memory = StateMemory(self.pool, prefix_cache=options.prefix_cache)
-        self.engine = Engine(executor, memory, RealClock(), options.engine, emit=self._events.append, watcher=watcher)
+        self.engine = Engine(
+            executor,
+            memory,
+            RealClock(),
+            options.engine,
+            emit=self._events.append,
+            drafters=lookup_drafts(options.draft),
+            watcher=watcher,
+        )
 
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
         while not self._stopped:
-            busy = bool(self.engine.requests)
-            self._receive(0 if busy else _IDLE_POLL_MS)
-            if self.engine.requests:
+            idle_ms = _GRAMMAR_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
+            self._receive(idle_ms if self.engine.idle else 0)
+            if not self.engine.idle:
                 self._step()
             if not front_alive():
                 return
@@ -75,6 +98,7 @@ class Replica:
         plan = self.engine.plan()
         if plan is None:
             return
+        self._end_at_faults()
         self._tell()
         try:
             result = self.engine.executor.run(plan)
@@ -85,6 +109,13 @@ class Replica:
         self._receive(0)
         self._tell(tuple(self.engine.commit(result)))
 
+    def _end_at_faults(self) -> None:
+        """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
+        for request in list(self.engine.running):
+            guides = (sequence.guide for sequence in request.open_sequences)
+            if any(isinstance(guide, GrammarGuide) and guide.fault is not None for guide in guides):
+                self.engine.cancel(request.id, GRAMMAR)
+
     def _receive(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""
         while not self._stopped and self._socket.poll(timeout_ms):
@@ -93,24 +124,36 @@ class Replica:
                 self._obey(decode_to_replica(self._socket.recv()))
             except ProtocolError as error:
                 print(f"headway replica: {error}", file=sys.stderr)
+        self._supply()
         self._tell()
 
     def _obey(self, message: Submit | Cancel | Stop) -> None:
         match message:
             case Submit(request=new):
                 try:
-                    self.engine.add(new)
+                    request = self.engine.add(new)
+                    if new.grammar is not None and request.stage is Stage.WAITING:
+                        self._grammars.start(new.id, new.grammar, new.n)
                 except InvalidRequest as error:
                     self._say(Rejected(new.id, error.field, str(error)))
                 except DuplicateRequest as error:
                     self._say(Rejected(new.id, "id", str(error)))
             case Cancel(id=request_id, by=by):
+                self._grammars.drop(request_id)
                 try:
                     self.engine.cancel(request_id, by)
                 except UnknownRequest:
                     return  # it ended while the message was on its way
             case Stop():
                 self._stopped = True
+
+    def _supply(self) -> None:
+        """Hand the grammars that are compiled to their requests."""
+        for request_id, outcome in self._grammars.finished():
+            if isinstance(outcome, str):
+                self.engine.fail(request_id, outcome)
+            else:
+                self.engine.supply(request_id, outcome)
 
     def _tell(self, emissions: tuple[Emission, ...] = ()) -> None:
         if self._events or emissions:
@@ -121,11 +164,9 @@ class Replica:
         self._socket.send(encode(message))
 
 
-def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int, Watcher]:
-    """The model's executor, its number of blocks, and what finds stop strings in its tokens. Raises HeadwayError,
-    and whatever torch or the files raise."""
-    from pathlib import Path
-
+def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int, Watcher, Grammars]:
+    """The model's executor, its number of blocks, what finds stop strings in its tokens, and what compiles grammars
+    over them. Raises HeadwayError, and whatever torch or the files raise."""
     from headway.artifacts import resolve
     from headway.artifacts.cache import Cache
     from headway.compute.models.spec import DecoderSpec
@@ -151,7 +192,9 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Execu
         max_step_positions=options.engine.step_tokens,
         progress=lambda done, total: say(Loading("converting weights", done, total)),
     )
-    return executor, executor.blocks, partial(AnswerText, Tokenizer(files))
+    vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
+    grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
+    return executor, executor.blocks, partial(AnswerText, Tokenizer(files)), grammars
 
 
 def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:
@@ -172,12 +215,11 @@ def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:
     )
 
 
-def main(address: str, options_json: str) -> int:
+def main(address: str, options_json: str, front: int) -> int:
     """Run the process. Returns its exit status: 0 when told to stop, 1 when the model could not be loaded."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # the front receives these too, and says when to stop
     options = msgspec.json.decode(options_json, type=ReplicaOptions)
-    front = os.getppid()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.PAIR)
     socket.setsockopt(zmq.SNDHWM, 0)
@@ -190,18 +232,20 @@ def main(address: str, options_json: str) -> int:
     try:
         say(Loading("starting", 0, 0))
         try:
-            executor, blocks, watcher = load(options, say)
+            executor, blocks, watcher, grammars = load(options, say)
         except Exception as error:  # whatever it is, another try would end the same way
             text = str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
             say(LoadFailed(type(error).__name__, text))
             return 1
-        replica = Replica(socket, executor, blocks, options, watcher)
+        replica = Replica(socket, executor, blocks, options, watcher, grammars)
         say(ready(replica, options, (time.monotonic() - started) * 1e3))
         replica.loop(lambda: os.getppid() == front)
         return 0
     finally:
         context.destroy(linger=1000)
+        if os.getppid() != front:
+            shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -7,19 +7,25 @@ from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headway.errors import HeadwayError, InvalidRequest
-from headway.serve import models, sight, text, tokens
+from headway.serve import events, models, openapi, sight, text, tokens
 from headway.serve.errors import on_http_error, on_refusal
 from headway.serve.front import Front
+from headway.serve.guard import Guard
 from headway.serve.visit import Visits, visit
 
+#: What a page of an allowed origin may read of an answer besides its body.
+_SHOWN_HEADERS = ("x-request-id", "headway-timing", "headway-ignored", "retry-after")
 
-def make_app(front: Front) -> ASGIApp:
-    """Starts the replica with the application and stops it with it."""
+
+def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
+    """Starts the replica with the application and stops it with it. Without a guard everyone may ask."""
+    guard = guard or Guard()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -30,7 +36,7 @@ def make_app(front: Front) -> ASGIApp:
             await front.link.stop()
 
     app = Starlette(
-        routes=[*text.routes, *tokens.routes, *sight.routes, *models.routes],
+        routes=[*text.routes, *tokens.routes, *sight.routes, *events.routes, *models.routes, *openapi.routes],
         exception_handlers={
             InvalidRequest: _on_invalid,
             HeadwayError: on_refusal,
@@ -41,7 +47,18 @@ def make_app(front: Front) -> ASGIApp:
         lifespan=lifespan,
     )
     app.state.front = front
-    return Visits(app, front)
+    app.state.guard = guard
+    visits = Visits(app, front, guard)
+    if not guard.origins:
+        return visits
+    # a browser asks before it posts from another origin, without key or id, and shows a page only what it may read
+    return CORSMiddleware(
+        visits,
+        allow_origins=guard.origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=_SHOWN_HEADERS,
+    )
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

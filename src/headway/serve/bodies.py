@@ -6,13 +6,17 @@ field given as null or at its default counts as absent, even if it is not suppor
 
 from __future__ import annotations
 
+import re
 import secrets
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from headway.config import draft_tokens
 from headway.errors import InvalidRequest
 from headway.plan import Sampling
+from headway.request import MOST_LOGPROBS
+from headway.serve.formats import Formats
 from headway.serve.reading import as_struct, read_object
 
 #: Accepted without effect.
@@ -29,16 +33,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt_cache_key": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -46,8 +46,45 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 #: Beyond any option's limit, and within what arithmetic and messages can carry.
 _MOST = 1 << 31
-_MOST_STOPS = 16
-_MOST_REPETITION = 100
+MOST_STOPS = 16
+
+
+class Range(NamedTuple):
+    """Numbers from `low` to `high`; with `above`, `low` itself is not one of them."""
+
+    low: int
+    high: int
+    above: bool = False
+
+    def check(self, field: str, value: float) -> None:
+        """Raises InvalidRequest, naming the field, for a value outside."""
+        if not self.low <= value <= self.high or (self.above and value == self.low):
+            low, to = ("more than ", " and at most ") if self.above else ("from ", " to ")
+            raise InvalidRequest(field, f"{field} is {value}; it must be {low}{self.low}{to}{self.high}")
+
+
+#: What a number may be, by its field: checked here, and told by `/openapi.json`. -1 and 0 of `top_k` both mean all.
+RANGES: dict[str, Range] = {
+    "frequency_penalty": Range(-2, 2),
+    "logprobs": Range(0, MOST_LOGPROBS),
+    "max_completion_tokens": Range(1, _MOST),
+    "max_tokens": Range(1, _MOST),
+    "min_p": Range(0, 1),
+    "min_tokens": Range(0, _MOST),
+    "n": Range(1, _MOST),
+    "presence_penalty": Range(-2, 2),
+    "priority": Range(-(1 << 63), (1 << 63) - 1),
+    "prompt_logprobs": Range(0, MOST_LOGPROBS),
+    "repetition_penalty": Range(0, 100, above=True),
+    "seed": Range(-(1 << 63), (1 << 63) - 1),
+    "temperature": Range(0, 2),
+    "top_k": Range(-1, _MOST),
+    "top_logprobs": Range(0, MOST_LOGPROBS),
+    "top_p": Range(0, 1, above=True),
+}
+BIAS = Range(-100, 100)
+#: Python reads no number of thousands of digits, and no vocabulary needs one of more than these.
+TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,7 +92,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_obfuscation: Literal[False] | None = None
 
 
-class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -76,30 +113,25 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stop_token_ids: list[int] = msgspec.field(default_factory=list)
     priority: int = 0
     cache_salt: str = ""
+    prompt_logprobs: int | None = None
+    draft: str | None = None
+
+    def drafts(self) -> int | None:
+        """Guesses at a time; None: as the server does. Raises InvalidRequest."""
+        try:
+            return None if self.draft is None else draft_tokens(self.draft)
+        except ValueError as error:
+            raise InvalidRequest("draft", f"draft: {error}") from error
 
     def sampling(self) -> Sampling:
-        """Raises InvalidRequest for a value out of its range."""
-        temperature = 1.0 if self.temperature is None else self.temperature
-        top_p = 1.0 if self.top_p is None else self.top_p
-        top_k = 0 if self.top_k in (None, -1) else self.top_k
-        assert top_k is not None
-        _within("temperature", temperature, 0, 2)
-        if not 0 < top_p <= 1:
-            raise InvalidRequest("top_p", f"top_p is {top_p}; it must be more than 0 and at most 1")
-        _within("top_k", top_k, 0, _MOST)
-        repetition = 1.0 if self.repetition_penalty is None else self.repetition_penalty
-        if not 0 < repetition <= _MOST_REPETITION:
-            message = f"repetition_penalty is {repetition}; it must be more than 0 and at most {_MOST_REPETITION}"
-            raise InvalidRequest("repetition_penalty", message)
-        for name, low, high in (("min_p", 0, 1), ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2)):
-            _within(name, getattr(self, name) or 0.0, low, high)
+        """Raises InvalidRequest for a `logit_bias` that means nothing."""
         return Sampling(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(0, self.top_k or 0),
+            top_p=self.top_p or 1.0,
             seed=secrets.randbits(63) if self.seed is None else self.seed,
             min_p=self.min_p or 0.0,
-            repetition_penalty=repetition,
+            repetition_penalty=self.repetition_penalty or 1.0,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             bias=self._bias(),
@@ -108,15 +140,15 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def stops(self) -> tuple[str, ...]:
         """Raises InvalidRequest for an empty stop string, or too many."""
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if len(stops) > _MOST_STOPS or "" in stops:
-            raise InvalidRequest("stop", f"stop must be at most {_MOST_STOPS} strings, none of them empty")
+        if len(stops) > MOST_STOPS or "" in stops:
+            raise InvalidRequest("stop", f"stop must be at most {MOST_STOPS} strings, none of them empty")
         return stops
 
     def _bias(self) -> tuple[tuple[int, float], ...]:
         for token, value in self.logit_bias.items():
-            if not token.isdecimal():
+            if not TOKEN_ID.fullmatch(token):
                 raise InvalidRequest("logit_bias", f"logit_bias has the key {token!r}; keys are token ids")
-            _within("logit_bias", value, -100, 100)
+            BIAS.check("logit_bias", value)
         return tuple((int(token), value) for token, value in self.logit_bias.items())
 
 
@@ -125,6 +157,18 @@ class ChatBody(_Common, kw_only=True):
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
+    tools: list[Any] = msgspec.field(default_factory=list)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+
+    @property
+    def top(self) -> int | None:
+        """Likeliest tokens to report beside each; None: no logprobs."""
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest("top_logprobs", "top_logprobs has a meaning only with logprobs: true")
+        return self.top_logprobs or 0 if self.logprobs else None
 
     @property
     def most_tokens(self) -> int | None:
@@ -132,9 +176,34 @@ class ChatBody(_Common, kw_only=True):
 
 
 class CompletionBody(_Common, kw_only=True):
-    """`POST /v1/completions`. A prompt is text or token ids."""
+    """`POST /v1/completions`. A prompt is text or token ids; there may be a list of prompts."""
 
-    prompt: str | list[int]
+    prompt: str | list[Any]
+    echo: bool = False
+    logprobs: int | bool | None = None
+
+    def prompts(self) -> list[str | list[int]] | None:
+        """Each prompt of a list; None when there is just one. Raises InvalidRequest."""
+        if isinstance(self.prompt, str) or all(type(item) is int for item in self.prompt):
+            if not self.prompt:
+                raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+            return None
+        for i, item in enumerate(self.prompt):
+            if not isinstance(item, str) and not (isinstance(item, list) and all(type(id) is int for id in item)):
+                kinds = "a text, a list of token ids, a list of texts or a list of lists of token ids"
+                raise InvalidRequest("prompt", f"prompt must be {kinds}; prompt[{i}] is neither text nor token ids")
+            if not item:
+                raise InvalidRequest("prompt", f"prompt[{i}] is empty; at least one token is needed")
+        return self.prompt
+
+    @property
+    def top(self) -> int | None:
+        """Likeliest tokens to report beside each; None: no logprobs."""
+        if self.logprobs is True:
+            raise InvalidRequest(
+                "logprobs", "logprobs is true; here it is a number, of the likeliest tokens to report"
+            )
+        return None if self.logprobs is None or self.logprobs is False else self.logprobs
 
     @property
     def most_tokens(self) -> int | None:
@@ -151,7 +220,7 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     for name, value in read_object(data).items():
         if name in IGNORED:
             ignored += [name] if value is not None else []
-        elif name in UNSUPPORTED:
+        elif name in UNSUPPORTED and name not in kind.__struct_fields__:
             if not _asks_nothing(value, UNSUPPORTED[name]):
                 raise InvalidRequest(name, f"{name} is not supported yet; leave it out or send null")
         elif name not in kind.__struct_fields__:
@@ -171,17 +240,12 @@ def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:
 
 
 def _check(body: _Common) -> None:
-    for name in ("max_tokens", "max_completion_tokens", "n"):
-        if (value := getattr(body, name, None)) is not None:
-            _within(name, value, 1, _MOST)
+    for name, allowed in RANGES.items():
+        value = getattr(body, name, None)
+        if value is not None and not isinstance(value, bool):
+            allowed.check(name, value)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options has a meaning only with stream: true")
-    for name in ("seed", "priority"):
-        _within(name, getattr(body, name) or 0, -(1 << 63), (1 << 63) - 1)
     body.sampling()
     body.stops()
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise InvalidRequest(name, f"{name} is {value}; it must be from {low} to {high}")
+    body.drafts()

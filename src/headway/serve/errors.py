@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, UnknownRequest
+from headway.story.events import GRAMMAR, SLOW_READER, TIME
 from headway.verdict import Never
 
 
@@ -48,6 +49,19 @@ def never(verdict: Never, model_context: int) -> Refusal:
     own = verdict.rule == "context" and verdict.limit == model_context
     remedy = "that is all the model was made for" if own else f"{verdict.option} raises the limit"
     return Refusal(400, f"{what}; {remedy}", code=f"never_{verdict.rule}", param=param)
+
+
+def cancelled(by: str | None, max_seconds: float | None) -> Refusal:
+    """A request that was ended early, by whom or what."""
+    if by == TIME:
+        text = f"the request was alive for more than {max_seconds:g} s, which is --max-seconds, and was ended"
+        return Refusal(504, text, code="time_limit")
+    if by == SLOW_READER:
+        return Refusal(499, "the client fell too far behind its stream", code="slow_reader")
+    if by == GRAMMAR:
+        text = "the grammar is too ambiguous for an answer as long as this: a limit of its parser was reached"
+        return Refusal(400, text, code="invalid_grammar")
+    return Refusal(499, "the request was cancelled", code="cancelled")
 
 
 def invalid(error: InvalidRequest) -> Refusal:

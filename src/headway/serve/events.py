@@ -16,13 +16,15 @@ from headway.serve.front import Front
 _LOOK_S = 0.05
 #: A comment so often keeps proxies from ending a quiet stream, and shows a client that left.
 _SIGN_OF_LIFE_S = 15.0
+#: Python reads no number of thousands of digits, and no server has counted further than this.
+_MOST_DIGITS = 18
 _encoder = msgspec.json.Encoder()
 
 
 async def events(request: Request) -> Response:
     """`id: <epoch>-<number>`, `event: <type>`, JSON data. It goes on after `Last-Event-ID`; else it begins now with
-    `?after=now`, else with the oldest event that is kept. Where events were missed there is one `event: gap`, with the numbers that are
-    not there: after a pause longer than the ring, or an id of another epoch."""
+    `?after=now`, else with the oldest event that is kept. Where events were missed there is one `event: gap`, with the
+    numbers that are not there: after a pause longer than the ring, or an id of another epoch."""
     front: Front = request.app.state.front
     after, missed = _begin(front, request.headers.get("last-event-id"), request.query_params.get("after"))
     headers = {"cache-control": "no-cache"}
@@ -33,7 +35,7 @@ def _begin(front: Front, last_id: str | None, after: str | None) -> tuple[int, b
     """The number after which to begin, and whether what the client saw last is of another epoch."""
     if last_id is not None:
         epoch, _, number = last_id.rpartition("-")
-        if not number.isdecimal() or not epoch:
+        if not number.isdecimal() or len(number) > _MOST_DIGITS or not epoch:
             raise InvalidRequest("Last-Event-ID", f"Last-Event-ID is {last_id!r}; ids here read EPOCH-NUMBER")
         known = epoch == front.ring.epoch and int(number) <= front.ring.last
         return (int(number), False) if known else (0, True)

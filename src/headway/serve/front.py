@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from functools import cached_property
+from itertools import count, takewhile
 from typing import Literal
 
 from headway.artifacts.files import ModelFiles
 from headway.clock import RealClock
-from headway.errors import DuplicateRequest, InvalidRequest
+from headway.errors import DuplicateRequest, InvalidRequest, UnknownRequest
 from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
 from headway.request import Emission, NewRequest, Stage
+from headway.serve.limits import ServeLimits
+from headway.serve.room import Claim, WaitingRoom
 from headway.serve.shapes import plain_ids
 from headway.story import events as ev
+from headway.story.log import EventLog
 from headway.story.metrics import Metrics
 from headway.story.record import Record
 from headway.story.reducer import Story
+from headway.story.ring import EventRing
 from headway.text.template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
+from headway.text.tools import ToolFormat
 
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
 _RATE_OVER_S = 30.0
+#: So many steps' tokens may lie in an inbox. A client that is further behind is a slow reader.
+MOST_BEHIND = 16_384
 
 State = Literal["loading", "ready", "draining", "failed"]
 _ENDS = (ev.Finished, ev.Cancelled, ev.Failed, ev.Refused)
@@ -35,8 +44,9 @@ _ENDS = (ev.Finished, ev.Cancelled, ev.Failed, ev.Refused)
 
 @dataclass(frozen=True)
 class End:
-    """Nothing more will come for a request; `stage` says how it ended."""
+    """Nothing more will come for the request `id`; `stage` says how it ended."""
 
+    id: str
     stage: Stage
     message: str = ""
 
@@ -46,7 +56,8 @@ class Inbox:
     """What the replica said about one live request, in order, ending with an `End`.
 
     `settled` is set once it is queued or over; `refused` is its end when it never was queued; `left` says that its
-    exchange is over already.
+    exchange is over already, and `dropped` by whom if it did not end by itself. `claim` is its place among the
+    prompts that wait, until it is admitted; `timer` ends it when it has lived for too long.
     """
 
     queue: asyncio.Queue[Emission | End] = field(default_factory=asyncio.Queue)
@@ -55,6 +66,9 @@ class Inbox:
     refused: End | None = None
     rejected: InvalidRequest | DuplicateRequest | None = None
     left: bool = False
+    dropped: str | None = None
+    claim: Claim | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 class Front:
@@ -66,13 +80,17 @@ class Front:
         options: ReplicaOptions,
         *,
         served_name: str,
-        max_waiting: int,
+        limits: ServeLimits | None = None,
+        log: EventLog | None = None,
         on_change: Callable[[ToFront], None] = lambda message: None,
     ) -> None:
         self.served_name = served_name
-        self.max_waiting = max_waiting
+        self.limits = limits or ServeLimits()
+        self.room = WaitingRoom(self.limits.max_waiting_positions)
         self.clock = RealClock()
         self.story = Story(delivers=True)
+        self.ring = EventRing(log.epoch if log else secrets.token_hex(4))
+        self.log = log
         self.metrics = Metrics(self.story)
         self.tokenizer = Tokenizer(files)
         self.template = ChatTemplate(files)
@@ -98,12 +116,23 @@ class Front:
             pass
         return id
 
-    def submit(self, new: NewRequest, received_at: int) -> Inbox:
-        """Send a request to the replica. Raises DuplicateRequest for an id that is alive; it is until the last byte
-        of its answer was handed over."""
+    def submit(
+        self,
+        new: NewRequest,
+        received_at: int,
+        claim: Claim | None = None,
+        queue: asyncio.Queue[Emission | End] | None = None,
+    ) -> Inbox:
+        """Send a request to the replica; its prompt's positions are split off from its exchange's `claim`. What comes
+        of it goes to `queue`, which the requests of one exchange share. Raises
+        DuplicateRequest for an id that is alive; it is until the last byte of its answer was handed over."""
         if new.id in self.story.live:
             raise DuplicateRequest(new.id)
-        inbox = self._inboxes[new.id] = Inbox()
+        inbox = self._inboxes[new.id] = Inbox(queue or asyncio.Queue())
+        inbox.claim = (claim or Claim(self.room, 0)).split(len(new.prompt))
+        if self.limits.max_seconds is not None:
+            left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
+            inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
         self._fold(ev.Received(at=received_at, id=new.id))
         if len(self._inboxes) == 1:
             self._moved_at = time.monotonic()
@@ -122,15 +151,17 @@ class Front:
             self.cancel(record.id, "request")
             await inbox.ended.wait()
 
-    def leave(self, request_id: str) -> None:
-        """The exchange that this request belongs to is over: its last byte was handed over, or its client left. In
-        the second case it is cancelled, since nobody will read its answer."""
+    def leave(self, request_id: str, dropped: str | None = None) -> None:
+        """The exchange that this request belongs to is over: its last byte was handed over, or its client left, or
+        was `dropped`. Unless it ended before, it is cancelled, since nobody will read its answer."""
         inbox = self._inboxes.get(request_id)
         if inbox is None:
-            self._fold(ev.Delivered(at=self.clock.now_ns(), id=request_id))
+            record = self.story.live.get(request_id)
+            by = dropped if record is not None and record.stage is Stage.FINISHED else None
+            self._fold(ev.Delivered(at=self.clock.now_ns(), id=request_id, dropped=by))
         else:
-            inbox.left = True
-            self.cancel(request_id, "client")
+            inbox.left, inbox.dropped = True, dropped
+            self.cancel(request_id, dropped or "client")
 
     def drain(self, patience_s: float) -> None:
         """Take nothing more on; what is still alive after `patience_s` is cancelled."""
@@ -138,16 +169,44 @@ class Front:
             self.state = "draining"
         asyncio.get_running_loop().call_later(patience_s, self._cut_off)
 
-    def find(self, id: str) -> Record:
-        """The record of a request, named with or without OpenAI's prefix. Raises UnknownRequest."""
-        known = (i for i in plain_ids(id) if i in self.story.live or i in self.story.ended)
-        return self.story.record(next(known, id))
+    def find(self, id: str) -> list[Record]:
+        """The record of a request, named with or without OpenAI's prefix; for an exchange with a list of prompts
+        those of all its requests. Raises UnknownRequest."""
+        for plain in plain_ids(id):
+            if self._known(plain):
+                return [self.story.record(plain)]
+            if self._known(f"{plain}~0"):
+                members = takewhile(self._known, (f"{plain}~{i}" for i in count()))
+                return [self.story.record(member) for member in members]
+        raise UnknownRequest(id, self._elsewhere(id))
+
+    def check_free(self, id: str) -> None:
+        """Raises DuplicateRequest when a request of that id is alive, or one of a list of prompts under that id."""
+        for live in self.story.live:
+            if live == id or live.rpartition("~")[0] == id:
+                raise DuplicateRequest(live)
+
+    def _elsewhere(self, id: str) -> str:
+        """Where to look for a request that is not remembered any more."""
+        if self.log is None:
+            return "; a server with --event-log keeps the story of older ones"
+        return f"; an older one's story is in the event log: headway why {id} --log {self.log.path}"
+
+    def _known(self, id: str) -> bool:
+        return id in self.story.live or id in self.story.ended
+
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls. Raises InvalidRequest for one that does not."""
+        return ToolFormat.of(self.template)
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        return sum(record.stage in (Stage.RECEIVED, Stage.WAITING) for record in self.story.live.values())
+        """Requests that wait, those included whose prompt is still being tokenised."""
+        waits = (Stage.RECEIVED, Stage.WAITING)
+        return self.room.coming + sum(record.stage in waits for record in self.story.live.values())
 
     def retry_after_s(self) -> int:
         """Seconds until a place in the queue is likely free: one request's share of the recent rate of ends."""
@@ -188,11 +247,16 @@ class Front:
         self._moved_at = time.monotonic()
         for event in message.events:
             self._fold(event)
-            if isinstance(event, ev.Arrived) and (inbox := self._inboxes.get(event.id)):
+            queued = isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None)
+            if queued and (inbox := self._inboxes.get(event.id)):
                 inbox.settled.set()
+            if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)) and inbox.claim:
+                inbox.claim.release()
         for emission in message.emissions:
             if inbox := self._inboxes.get(emission.id):
                 inbox.queue.put_nowait(emission)
+                if inbox.queue.qsize() > MOST_BEHIND:
+                    self.cancel(emission.id, ev.SLOW_READER)
         for event in message.events:
             if isinstance(event, _ENDS):
                 self._close(event.id)
@@ -223,14 +287,18 @@ class Front:
         if inbox is not None:
             record = self.story.record(request_id)
             self._ends.append(time.monotonic())
-            end = End(record.stage, record.message or "")
+            if inbox.timer is not None:
+                inbox.timer.cancel()
+            if inbox.claim is not None:
+                inbox.claim.release()
+            end = End(request_id, record.stage, record.message or "")
             if not inbox.settled.is_set():
                 inbox.refused = end
                 inbox.settled.set()
             inbox.queue.put_nowait(end)
             inbox.ended.set()
             if inbox.left:
-                self.leave(request_id)
+                self.leave(request_id, inbox.dropped)
 
     def _cut_off(self) -> None:
         for request_id in self._inboxes:
@@ -239,3 +307,6 @@ class Front:
     def _fold(self, event: ev.AnyEvent) -> None:
         self.metrics.fold(event)
         self.story.fold(event)
+        self.ring.append(event)
+        if self.log is not None:
+            self.log.append(event)

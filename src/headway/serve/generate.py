@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headway.plan import TokenLogprob
 from headway.request import Emission, NewRequest, Stage
-from headway.serve.errors import Refusal, never
+from headway.serve.errors import Refusal, cancelled, never
 from headway.serve.front import End, Front, Inbox
 from headway.serve.shapes import Shape, usage
 from headway.serve.visit import Visit
@@ -26,16 +28,45 @@ T = TypeVar("T")
 _json = msgspec.json.Encoder()
 
 
-class Answer:
-    """One generating request, followed from submission to its end."""
+@dataclass
+class Part:
+    """One request of an exchange. Its sequences are the choices from number `first` on; `echo` is its prompt's text,
+    if the answer repeats it; `scores` are the prompt's tokens with their logprobs, as far as they are known."""
 
-    def __init__(self, front: Front, shape: Shape, new: NewRequest, visit: Visit) -> None:
+    new: NewRequest
+    first: int
+    inbox: Inbox
+    echo: str | None
+    scores: list[tuple[int, TokenLogprob | None]] = field(default_factory=list)
+    texts: dict[int, AnswerText] = field(default_factory=dict)
+
+
+class Answer:
+    """The generating requests of one exchange (one, or one for each prompt of a list), followed from submission to
+    their end. What ends one of them early ends the exchange, and with it the others. `grammar_field` is the field of
+    the body that says what the answers must be."""
+
+    def __init__(
+        self,
+        front: Front,
+        shape: Shape,
+        news: Sequence[NewRequest],
+        echoes: Sequence[str | None],
+        visit: Visit,
+        grammar_field: str | None = None,
+    ) -> None:
+        self._grammar_field = grammar_field
         self._front = front
         self._shape = shape
-        self._new = new
-        self._texts: dict[int, AnswerText] = {}
-        self._inbox: Inbox = front.submit(new, visit.received_at)
-        visit.served.append(new.id)
+        self._queue: asyncio.Queue[Emission | End] = asyncio.Queue()
+        self._parts: dict[str, Part] = {}
+        for new, echo in zip(news, echoes, strict=True):
+            inbox = front.submit(new, visit.received_at, visit.claim, self._queue)
+            visit.served.append(new.id)
+            part = Part(new, sum(part.new.n for part in self._parts.values()), inbox, echo)
+            if new.prompt_logprobs is not None:
+                part.scores.append((new.prompt[0], None))
+            self._parts[new.id] = part
 
     async def whole(self, request: Request, headers: dict[str, str]) -> Response:
         """The unstreamed answer. Raises Refusal when it cannot be given."""
@@ -44,29 +75,30 @@ class Answer:
             return Response(status_code=499)
         if end.stage is not Stage.FINISHED:
             raise self._refusal(end)
-        body = self._shape.whole(usage(self._record))
-        headers = headers | {"headway-timing": timing(self._record, self._front.clock.now_ns())}
-        return Response(_json.encode(body), 200, headers, "application/json")
+        body = self._shape.whole(usage(self._records))
+        return Response(_json.encode(body), 200, headers | {"headway-timing": self._timing()}, "application/json")
 
     async def stream(self, request: Request, headers: dict[str, str], *, include_usage: bool) -> Response:
-        """A response that streams. Raises Refusal when the request was refused or failed before it was queued."""
-        if not await self._unless_gone(request.receive, self._inbox.settled.wait()):
+        """A response that streams. Raises Refusal when a request was refused or failed before it was queued."""
+        if not await self._unless_gone(request.receive, self._settled()):
             return Response(status_code=499)
-        if self._inbox.refused is not None:
-            raise self._refusal(self._inbox.refused)
+        for part in self._parts.values():
+            if part.inbox.refused is not None:
+                raise self._refusal(part.inbox.refused)
         return _Stream(self, headers, include_usage)
 
     async def events(self, include_usage: bool) -> AsyncIterator[bytes]:
         """The data of a stream's events, one by one."""
-        open_choices = self._new.n
-        while True:
-            item = await self._inbox.queue.get()
+        open_choices = sum(part.new.n for part in self._parts.values())
+        open_parts = len(self._parts)
+        while open_parts:
+            item = await self._queue.get()
             if isinstance(item, End):
-                if item.stage is Stage.FINISHED:
-                    yield b"[DONE]"
-                else:
+                if item.stage is not Stage.FINISHED:
                     yield _json.encode(self._refusal(item).body())
-                return
+                    return
+                open_parts -= 1
+                continue
             open_choices -= item.finish is not None
             rows = self._take(item)
             for i, row in enumerate(rows):
@@ -77,38 +109,60 @@ class Answer:
                     chunk["headway"] = self._timing()
                 yield _json.encode(chunk)
             if include_usage and not open_choices:
-                last = self._shape.chunk([]) | {"usage": usage(self._record), "headway": self._timing()}
+                last = self._shape.chunk([]) | {"usage": usage(self._records), "headway": self._timing()}
                 yield _json.encode(last)
+        yield b"[DONE]"
 
     async def follow(self, receive: Receive, work: Awaitable[None]) -> None:
         """Do `work` unless the client leaves."""
         await self._unless_gone(receive, work)
 
     @property
-    def _record(self) -> Record:
-        return self._front.story.record(self._new.id)
+    def _records(self) -> list[Record]:
+        return [self._front.story.record(id) for id in self._parts]
 
     def _timing(self) -> str:
-        return timing(self._record, self._front.clock.now_ns())
+        """Where the time went: of several requests, that of the one that took longest."""
+        now = self._front.clock.now_ns()
+        return timing(max(self._records, key=lambda record: record.elapsed_ns(now)), now)
 
     async def _collect(self) -> End:
-        while isinstance(item := await self._inbox.queue.get(), Emission):
-            self._take(item)
+        """Take everything; the last end, or the first that is not good."""
+        for left in range(len(self._parts), 0, -1):
+            while isinstance(item := await self._queue.get(), Emission):
+                self._take(item)
+            if left == 1 or item.stage is not Stage.FINISHED:
+                break
         return item
+
+    async def _settled(self) -> bool:
+        for part in self._parts.values():
+            await part.inbox.settled.wait()
+        return True
 
     def _take(self, emission: Emission) -> list[dict[str, Any]]:
         """Add tokens to their choice. Returns what a stream says about them."""
-        choice = self._shape.choice_of(emission.index)
-        if emission.index not in self._texts:
-            new = self._new
-            self._texts[emission.index] = AnswerText(self._front.tokenizer, new.stop, new.min_tokens)
-        answer = self._texts[emission.index]
-        text = answer.push(emission.tokens)
+        part = self._parts[emission.id]
+        new = part.new
+        part.scores += [(one.token, one) for one in emission.prompt_logprobs]
+        if not emission.tokens:
+            return []
+        choice = self._shape.choice_of(part.first + emission.index)
+        text, told = "", [(one.token, one) for one in emission.logprobs]
+        if emission.index not in part.texts:
+            part.texts[emission.index] = AnswerText(
+                self._front.tokenizer, new.stop, new.min_tokens, self._shape.shown
+            )
+            choice.scores = part.scores
+            if part.echo is not None:
+                text, told = part.echo, [*(part.scores if new.logprobs is not None else ()), *told]
+        answer = part.texts[emission.index]
+        text += answer.push(emission.tokens)
         if emission.finish is not None:
             text += answer.finish()
             choice.finish = emission.finish
-        choice.text += text
-        return self._shape.deltas(choice, text, emission.finish)
+        choice.add(text, told, self._shape.spelling)
+        return self._shape.deltas(choice, text, emission.finish, told)
 
     async def _unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""
@@ -125,14 +179,18 @@ class Answer:
 
     def _refusal(self, end: End) -> Refusal:
         """Why there is no answer, or no more of it."""
-        if self._inbox.rejected is not None:
-            raise self._inbox.rejected
-        verdict = self._record.verdict
-        if isinstance(verdict, Never):
+        rejected = self._parts[end.id].inbox.rejected
+        if rejected is not None:
+            raise rejected
+        record = self._front.story.record(end.id)
+        if isinstance(record.verdict, Never):
             assert self._front.ready is not None
-            return never(verdict, self._front.ready.facts.max_context)
+            return never(record.verdict, self._front.ready.facts.max_context)
         if end.stage is Stage.CANCELLED:
-            return Refusal(499, "the request was cancelled", code="cancelled")
+            return cancelled(record.reason, self._front.limits.max_seconds)
+        if record.reason == "grammar":
+            text = f"{self._grammar_field}: {end.message}"
+            return Refusal(400, text, code="invalid_grammar", param=self._grammar_field)
         return Refusal(500, end.message, code="failed")
 
 

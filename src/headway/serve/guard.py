@@ -34,6 +34,10 @@ class Guard:
         self._named = {origin.partition("://")[2] for origin in origins}
         self._loopback = loopback
 
+    @property
+    def needs_key(self) -> bool:
+        return self._key is not None
+
     def refusal(self, scope: Scope) -> Refusal | None:
         """Why this exchange may not go on; None when it may."""
         return self._host(scope) or self._origin(scope) or self._authorization(scope)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -14,7 +16,9 @@ from headway.serve.front import Front
 from headway.serve.shapes import plain_ids
 from headway.story.explain import request_view
 
-_PAGE = 100
+#: Requests on a page of `/v1/requests`: unless told otherwise, and at most.
+PAGE = 100
+MOST_ON_A_PAGE = 1000
 
 
 async def requests(request: Request) -> Response:
@@ -39,12 +43,17 @@ async def requests(request: Request) -> Response:
 
 
 async def one_request(request: Request) -> Response:
-    """GET: the record. DELETE: end it, then the record; a second DELETE says the same."""
+    """GET: the record. DELETE: end it, then the record; a second DELETE says the same. The id of an exchange with a
+    list of prompts stands for all its requests: {"id", "data": [a record each]}."""
     front: Front = request.app.state.front
-    record = front.find(request.path_params["id"])
+    id = request.path_params["id"]
+    records = front.find(id)
     if request.method == "DELETE":
-        await front.cancelled(record)
-    return JSONResponse(request_view(front.story, record, front.clock.now_ns()))
+        await asyncio.gather(*map(front.cancelled, records))
+    views = [request_view(front.story, record, front.clock.now_ns()) for record in records]
+    if records[0].id in plain_ids(id):
+        return JSONResponse(views[0])
+    return JSONResponse({"id": records[0].id.rpartition("~")[0], "data": views})
 
 
 async def pool(request: Request) -> Response:
@@ -74,9 +83,9 @@ async def metrics(request: Request) -> Response:
 
 def _limit(text: str | None) -> int:
     if text is None:
-        return _PAGE
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise InvalidRequest("limit", f"limit is {text!r}; it must be a whole number from 1 to 1000")
+        return PAGE
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_ON_A_PAGE:
+        raise InvalidRequest("limit", f"limit is {text!r}; it must be a whole number from 1 to {MOST_ON_A_PAGE}")
     return int(text)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,82 +15,152 @@ from headway.errors import InvalidRequest
 from headway.request import NewRequest
 from headway.serve.bodies import ChatBody, CompletionBody, read_body
 from headway.serve.errors import Refusal
+from headway.serve.formats import Asked, asked_grammar
 from headway.serve.front import Front
 from headway.serve.generate import Answer
-from headway.serve.shapes import Shape, chat_shape, completion_shape
+from headway.serve.logprobs import Spelling
+from headway.serve.shapes import ChatShape, Shape, chat_shape, completion_shape
+from headway.serve.tools import Tools, prompt_text, read_tools
+from headway.serve.toolshapes import tool_shape
 from headway.serve.visit import visit
+from headway.serve.waiting import claim_room, refuse_when_full
 
 
 async def chat(request: Request) -> Response:
     """Messages through the model's chat template, then generate."""
     front: Front = request.app.state.front
     _admissible(front)
-    body, ignored = read_body(ChatBody, await request.body())
+    data = await request.body()
+    body, ignored = read_body(ChatBody, data)
     served(front, body.model)
     if not body.messages:
         raise InvalidRequest("messages", "messages is empty; at least one message is needed")
-    text = await asyncio.to_thread(front.template.render, body.messages)
+    tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+    claim_room(front, visit(request), len(data))
+    text = await asyncio.to_thread(prompt_text, front, body.messages, tools)
     prompt = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=False)
-    return await _generate(request, front, body, prompt, ignored)
+    return await _generate(request, front, body, [Prompt(prompt)], ignored, tools=tools)
 
 
 async def completions(request: Request) -> Response:
-    """A plain prompt, as text or as token ids."""
+    """A plain prompt, as text or as token ids, or a list of prompts: then each is a request of its own."""
     front: Front = request.app.state.front
     _admissible(front)
     body, ignored = read_body(CompletionBody, await request.body())
     served(front, body.model)
-    prompt = body.prompt
-    if isinstance(prompt, str):
-        prompt = await asyncio.to_thread(front.tokenizer.encode, prompt)
-    return await _generate(request, front, body, prompt, ignored)
+    listed = body.prompts()
+    given = [body.prompt] if listed is None else listed
+    claim_room(front, visit(request), sum(len(each.encode() if isinstance(each, str) else each) for each in given),
+               requests=len(given))  # fmt: skip
+    prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body.echo) for each in given])
+    return await _generate(request, front, body, prompts, ignored, listed=listed is not None)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, and the text that the answer repeats first, if any."""
+
+    tokens: list[int]
+    echo: str | None = None
+
+
+def _prompt(front: Front, given: str | list[int], echo: bool) -> Prompt:
+    if isinstance(given, str):
+        return Prompt(front.tokenizer.encode(given), given if echo else None)
+    text = front.tokenizer.decode(given) if echo else None
+    return Prompt(given, text)
 
 
 async def _generate(
-    request: Request, front: Front, body: ChatBody | CompletionBody, prompt: list[int], ignored: list[str]
+    request: Request,
+    front: Front,
+    body: ChatBody | CompletionBody,
+    prompts: list[Prompt],
+    ignored: list[str],
+    *,
+    listed: bool = False,
+    tools: Tools | None = None,
 ) -> Response:
     current = visit(request)
-    new = NewRequest(
-        id=current.id,
-        prompt=tuple(prompt),
-        n=body.n or 1,
-        max_tokens=body.most_tokens,
-        min_tokens=body.min_tokens,
-        sampling=body.sampling(),
-        stop_ids=tuple(body.stop_token_ids),
-        stop=body.stops(),
-        ignore_eos=body.ignore_eos,
-        priority=body.priority,
-        cache_salt=body.cache_salt,
-    )
-    assert front.ready is not None
-    new.check(front.ready.facts.vocab)  # here, so that what means nothing costs the step nothing
+    _refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
+    assert current.claim is not None and front.ready is not None
+    current.claim.correct(sum(len(prompt.tokens) for prompt in prompts))
+    front.check_free(current.id)
+    asked = _asked(front, body, tools)
+    news = [
+        _new(body, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
+        for i, prompt in enumerate(prompts)
+    ]
+    for new in news:
+        new.check(front.ready.facts.vocab)  # here, so that what means nothing costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
-    answer = Answer(front, _shape(front, body, new), new, current)
+    shape, echoes = _shape(front, body, current.id, tools), [prompt.echo for prompt in prompts]
+    answer = Answer(front, shape, news, echoes, current, asked.field if asked else None)
     if not body.stream:
         return await answer.whole(request, headers)
     include_usage = body.stream_options is not None and body.stream_options.include_usage
     return await answer.stream(request, headers, include_usage=bool(include_usage))
 
 
-def _shape(front: Front, body: ChatBody | CompletionBody, new: NewRequest) -> Shape:
+def _asked(front: Front, body: ChatBody | CompletionBody, tools: Tools | None) -> Asked | None:
+    """What the answer must be, whichever field says it. Raises InvalidRequest."""
+    asked = asked_grammar(body)
+    if tools is None:
+        return asked
+    if asked is not None:
+        message = f"{asked.field} and tools are not supported together: an answer is a call or what the field says"
+        raise InvalidRequest(asked.field, message)
+    forced = tools.grammar(front.tool_format, front.tokenizer)
+    return None if forced is None else Asked(forced, "tools")
+
+
+def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, asked: Asked | None) -> NewRequest:
+    """The request for prompt number `place` of a body. Prompts of one list get seeds of their own."""
+    sampling = body.sampling()
+    scored = body.prompt_logprobs
+    if scored is not None and body.stream:
+        raise InvalidRequest("prompt_logprobs", "prompt_logprobs are not streamed; with echo and logprobs they are")
+    if prompt.echo is not None and body.top is not None:
+        scored = max(body.top, scored or 0)
+    return NewRequest(
+        id=id,
+        prompt=tuple(prompt.tokens),
+        n=body.n or 1,
+        max_tokens=body.most_tokens,
+        min_tokens=body.min_tokens,
+        sampling=msgspec.structs.replace(sampling, seed=sampling.seed + place),
+        stop_ids=tuple(body.stop_token_ids),
+        stop=body.stops(),
+        ignore_eos=body.ignore_eos,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+        grammar=asked.grammar if asked else None,
+        logprobs=body.top,
+        prompt_logprobs=scored,
+        draft=body.drafts(),
+    )
+
+
+def _shape(front: Front, body: ChatBody | CompletionBody, id: str, tools: Tools | None) -> Shape:
     make = chat_shape if isinstance(body, ChatBody) else completion_shape
-    return make(new.id, front.served_name, int(time.time()))
+    wanted = body.top is not None or body.prompt_logprobs is not None
+    shape = make(id, front.served_name, int(time.time()), Spelling(front.tokenizer) if wanted else None)
+    shape.tells_scores = body.prompt_logprobs is not None
+    if tools is not None and isinstance(shape, ChatShape):
+        return tool_shape(shape, tools, front.tool_format, front.tokenizer)
+    return shape
 
 
 def _admissible(front: Front) -> None:
     """Refuse before the body is read when nothing can be served now."""
+    _refuse_unless_ready(front)
+    refuse_when_full(front)
+
+
+def _refuse_unless_ready(front: Front) -> None:
     if front.state != "ready":
         front.metrics.refuse("loading")
         raise not_ready(front)
-    if front.waiting >= front.max_waiting:
-        front.metrics.refuse("queue")
-        raise Refusal(
-            429,
-            f"{front.waiting} requests wait and --max-waiting is {front.max_waiting}",
-            code="queue_full",
-            headers={"retry-after": str(front.retry_after_s())},
-        )
 
 
 def not_ready(front: Front) -> Refusal:

@@ -14,14 +14,16 @@ from headway.errors import InvalidRequest
 from headway.serve.front import Front
 from headway.serve.reading import as_struct, read_object
 from headway.serve.text import served
+from headway.serve.tools import prompt_text, read_tools
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Either `prompt` or `messages`."""
+    """Either `prompt` or `messages`, these perhaps with `tools`."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
+    tools: list[Any] = msgspec.field(default_factory=list)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
 
@@ -40,12 +42,13 @@ async def tokenize(request: Request) -> Response:
         raise InvalidRequest("prompt", "give either prompt or messages")
     text, add_bos = body.prompt or "", body.add_special_tokens
     if body.messages is not None:
-        generation = body.add_generation_prompt
-        text = await asyncio.to_thread(front.template.render, body.messages, add_generation_prompt=generation)
+        tools, generation = read_tools(body.tools, None, None), body.add_generation_prompt
+        text = await asyncio.to_thread(prompt_text, front, body.messages, tools, add_generation_prompt=generation)
         add_bos = False
     tokens = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=add_bos)
     limit = front.ready.max_context if front.ready else None
-    return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": limit})
+    answer = {"tokens": tokens, "count": len(tokens), "max_model_len": limit}
+    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 async def detokenize(request: Request) -> Response:
@@ -54,7 +57,7 @@ async def detokenize(request: Request) -> Response:
     body = as_struct(DetokenizeBody, read_object(await request.body()))
     served(front, body.model or front.served_name)
     limit = front.tokenizer.vocabulary
-    if any(not 0 <= token < limit for token in body.tokens):
+    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < limit:
         raise InvalidRequest("tokens", f"token ids must be from 0 to {limit - 1}")
     text = await asyncio.to_thread(front.tokenizer.decode, body.tokens, skip_special=False)
     return JSONResponse({"prompt": text})

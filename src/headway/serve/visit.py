@@ -18,7 +18,7 @@ from headway.serve.limits import BoundedBody, length_refusal
 from headway.serve.room import Claim
 from headway.story.events import SLOW_READER
 
-_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = "headway.visit"
 #: Under this key of the server's state an exchange finds what it knows of its connection.
 OUTGOING = "headway.outgoing"
@@ -91,7 +91,7 @@ class Visits:
     def _name(self, scope: Scope, *, stranger: bool) -> tuple[str, Refusal | None]:
         """The caller's id or a new one. A stranger's counts nothing, and tells nothing of how many there are."""
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        if _ID.fullmatch(given):
+        if REQUEST_ID.fullmatch(given):
             return given, None
         new = secrets.token_hex(8) if stranger else self._front.new_id(scope["method"])
         if not any(name == b"x-request-id" for name, _ in scope["headers"]):

@@ -16,7 +16,7 @@ from headway.request import Pause
 from headway.verdict import Never, Wait
 
 #: By whom a request ends that lived for too long, or whose client took nothing for too long.
-TIME, SLOW_READER = "time", "slow reader"
+TIME, SLOW_READER, GRAMMAR = "time", "slow reader", "grammar"
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
@@ -180,7 +180,8 @@ class Finished(Event, frozen=True, tag="finished", kw_only=True):
 
 class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
     """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it lived for too long), `slow
-    reader` (its client took nothing for too long) or `caller` (a library user)."""
+    reader` (its client took nothing for too long), `grammar` (its answer could not be kept within it any further) or
+    `caller` (a library user)."""
 
     id: str
     by: str
