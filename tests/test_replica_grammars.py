@@ -119,9 +119,9 @@ def test_a_grammar_that_is_kept_is_not_tried_again(server: FakeServer, held: Hel
 
 def test_an_answer_that_its_grammar_cannot_follow_any_further_has_no_good_end(server: FakeServer) -> None:
     """Its parser has ever more to do, so there is a limit, and the mask allows nothing but the end. `min_tokens`
-    keeps the answer from ending well before."""
+    keeps the answer from ending well before, by the end token of the grammar."""
     ambiguous = 'start: s\ns: s s s | "a" | "aa" | s "b" s |'
-    fields = {"guided_grammar": ambiguous, "ignore_eos": False, "min_tokens": 300, "max_tokens": 400}
+    fields = {"guided_grammar": ambiguous, "stop_token_ids": [2], "min_tokens": 300, "max_tokens": 400}
     error = server.complete("x", id="far", **fields).json()["error"]
     assert error["code"] == "invalid_grammar" and "too ambiguous" in error["message"]
     assert server.record("far")["stage"] == "cancelled"
