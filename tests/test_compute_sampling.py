@@ -48,6 +48,21 @@ def test_greedy_takes_the_best_whatever_the_seed() -> None:
     assert choose(LOGITS[None], [(0, Draw(0, 9, Sampling(seed=s))) for s in range(5)]) == [1] * 5
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-9])
+@pytest.mark.parametrize("more", [{}, {"min_p": 0.1}, {"top_k": 3}, {"top_p": 0.5}])
+def test_the_coldest_temperatures_are_greedy(temperature: float, more: dict[str, float]) -> None:
+    sampling = Sampling(temperature=temperature, seed=2, **more)
+    assert drawn(LOGITS * 40, sampling, 9).tolist() == [0, 9, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_no_numbers_still_give_a_token_of_the_vocabulary(broken: float) -> None:
+    """A token outside it would fail the next step, and with it everyone in it."""
+    for logits in (torch.full((6,), broken), torch.cat([LOGITS[:5], torch.tensor([broken])])):
+        for sampling in (Sampling(), Sampling(temperature=1.0), Sampling(temperature=1.0, top_p=0.5, min_p=0.1)):
+            assert 0 <= choose(logits[None], [(0, Draw(0, 3, sampling))])[0] < 6
+
+
 @given(seed=st.integers(-(2**63), 2**64 - 1), index=st.integers(0, 127), position=st.integers(0, 2**31))
 def test_a_number_depends_on_seed_index_and_position_alone(seed: int, index: int, position: int) -> None:
     number = uniform(seed, index, position)

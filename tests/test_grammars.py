@@ -67,9 +67,36 @@ def test_a_grammar_that_cannot_be_compiled_fails_its_request_and_no_other():
     assert [event.id for event in world.events if isinstance(event, Failed)] == ["bad"]
     world.run()
     assert world.said["good", 0] == world.expected("good") and world.pool.live == 0
-    for late in (lambda: world.engine.supply("bad", []), lambda: world.engine.fail("bad", "again")):
+    for late in (lambda: world.engine.supply("good", []), lambda: world.engine.fail("bad", "again")):
         with pytest.raises(UnknownRequest):
             late()
+
+
+def test_a_grammar_that_leads_nowhere_fails_a_running_request_also_while_its_step_runs():
+    world = World(block_tokens=4)
+    for id in ("lost", "stays"):
+        world.add(id, 9, max_tokens=8, grammar=JSON)
+        world.engine.supply(id, [Allowing(world.vocab)])
+    world.step()
+    plan = world.engine.plan()
+    world.engine.fail("lost", "no token may come")
+    assert world.story.levels == world.engine.levels() and world.pool.live == 6  # the step still names its blocks
+    world.note(world.engine.commit(world.executor.run(plan)))
+    assert world.pool.live == 3
+    record = world.story.record("lost")
+    assert (record.stage, record.reason, record.message) == (Stage.FAILED, "grammar", "no token may come")
+    assert len(world.said["lost", 0]) == 1
+    world.run()
+    assert len(world.said["stays", 0]) == 8
+
+
+def test_the_models_own_end_tokens_wait_for_min_tokens_within_a_grammar_even_with_ignore_eos():
+    """A mask allows them wherever the text may end, whatever the request says about them."""
+    world = World(vocab=8, eos_ids=(3,))
+    world.add("a", 5, max_tokens=9, min_tokens=6, ignore_eos=True, grammar=JSON)
+    world.engine.supply("a", [Allowing(8)])
+    world.run()
+    assert 3 not in world.said["a", 0][:6]
 
 
 def test_a_request_that_is_cancelled_while_it_awaits_its_grammar_is_gone():

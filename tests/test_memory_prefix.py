@@ -250,7 +250,15 @@ def test_the_nearest_known_prefix_is_found_among_many_and_after_some_were_evicte
         assert miss == Miss("evicted", 0)
     else:
         at = max(common, default=0)
-        assert miss == (Miss("differs", at) if at else Miss("none", 0))
+        assert (miss.why, miss.at) == (("differs", at) if at else ("none", 0))
+
+
+def test_a_small_change_inside_what_is_shared_is_told_from_another_text():
+    """Block size 4: positions 8 to 11 and 12 to 15 are looked at."""
+    changed = [*KNOWN[:9], 90, *KNOWN[10:]]
+    assert miss_of([*changed, 91], known=[KNOWN]) == Miss("differs", 9, again=6)
+    assert miss_of([*changed[:12], *range(90, 99)], known=[KNOWN]) == Miss("differs", 9, again=2)
+    assert miss_of([*KNOWN[:9], *range(90, 99)], known=[KNOWN]) == Miss("differs", 9)
 
 
 def test_without_a_prefix_cache_the_reason_is_off():

@@ -11,7 +11,17 @@ from headway.errors import ProtocolError, UnknownRequest
 from headway.plan import Grammar
 from headway.replica import messages
 from headway.request import Emission, NewRequest, Pause, Stage
-from headway.story.events import AnyEvent, Arrived, Cancelled, Delivered, Failed, Levels, Received, Refused
+from headway.story.events import (
+    AnyEvent,
+    Arrived,
+    Cancelled,
+    Delivered,
+    Failed,
+    Levels,
+    Received,
+    Refused,
+    TurnedAway,
+)
 from headway.story.explain import request_view
 from headway.story.reducer import Story
 from headway.verdict import Holder, Never
@@ -329,9 +339,14 @@ class Hopeless:
         return Pause(drafted, accepted, 10)
 
 
+READY = messages.Ready(World().executor.facts, 8, 4, 8192, 64, 512, 2, 12.5, 1 << 30)
+
+
 def every_event() -> World:
     world = World(blocks=8, block_tokens=4, seats=3, prefix_cache=False, drafters=lambda new: Hopeless())
-    world._emit(Received(at=0, id="old"))
+    world._emit(READY.event(0))
+    world._emit(TurnedAway(at=0, counts={"queue": 2}))
+    world._emit(Received(at=0, id="old", sent_at=0))
     world.add("never", 100)
     world.add("old", 14, max_tokens=8)
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)
@@ -366,13 +381,11 @@ def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
 
 
 def test_every_message_survives_the_socket():
-    facts = World().executor.facts
     new = NewRequest(id="a", prompt=(1, 2), n=2, max_tokens=None, sampling=SAMPLED, stop_ids=(5,), cache_salt="s")
     for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Stop()):
         assert messages.decode_to_replica(messages.encode(message)) == message
-    ready = messages.Ready(facts, 100, 16, 8192, 64, 512, 2, 12.5, 1 << 30)
     for message in (
-        messages.Loading("weights", 1, 2), ready, messages.LoadFailed("ModelNotFound", "no such file"),
+        messages.Loading("weights", 1, 2), READY, messages.LoadFailed("ModelNotFound", "no such file"),
         messages.Rejected("a", "prompt", "empty"), messages.Told(()),
     ):  # fmt: skip
         assert messages.decode_to_front(messages.encode(message)) == message

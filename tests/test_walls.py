@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, frozenset[str] | None] = {
     "replica": ANYTHING,
     "cli": ANYTHING,
     "bench": ANYTHING,
+    "sim": ANYTHING,
     "__main__": ANYTHING,
     "__init__": ANYTHING,
 }

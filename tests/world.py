@@ -69,6 +69,7 @@ class World:
         drafters: Drafters = no_drafts,
         vocab: int = 997,
         max_context: int = 1 << 20,
+        eos_ids: tuple[int, ...] = (),
         **options: object,
     ) -> None:
         if drafter is not None:
@@ -78,7 +79,8 @@ class World:
         self.events: list[AnyEvent] = []
         self.story = Story()
         self.executor = FakeExecutor(
-            blocks=blocks, block_tokens=block_tokens, vocab=vocab, max_context=max_context, clock=self.clock,
+            blocks=blocks, block_tokens=block_tokens, vocab=vocab, max_context=max_context, eos_ids=eos_ids,
+            clock=self.clock,
             cost_ns=linear_cost(step_ns=1_000_000, position_ns=10_000),
         )  # fmt: skip
         self.pool = BlockPool(blocks, block_tokens)

@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.arriving import arrived, new_request, new_sequences
+from headway.arriving import Groups, arrived, new_request, new_sequences
 from headway.clock import Clock
 from headway.committing import Committing
 from headway.compute.executor import Executor
@@ -25,9 +25,10 @@ from headway.memory.reserve import StateMemory
 from headway.plan import StepPlan, StepResult, TokenLogprob
 from headway.planning import Entry, Planning
 from headway.policy.order import ORDERS
-from headway.policy.waiting import AWAITS_GRAMMAR, Limits, never
+from headway.policy.waiting import Limits, never
 from headway.request import Emission, Guide, NewRequest, Request, Sequence, Stage
 from headway.story.events import (
+    GRAMMAR,
     AnyEvent,
     Cancelled,
     Committed,
@@ -97,6 +98,7 @@ class Engine:
         self.running: list[Request] = []
         self.steps = 0
         self._arrivals = 0
+        self._groups = Groups()
         self._flight: _Flight | None = None
 
     # -- arrivals and departures -----------------------------------------------------------------------------
@@ -129,12 +131,11 @@ class Engine:
             request.move(Stage.REFUSED)
             self.emit(Refused(at=at, id=new.id, reason=refusal.rule, verdict=refusal))
             return request
-        wait = AWAITS_GRAMMAR if new.grammar else None
-        self.emit(arrived(request, at, self.order(request), wait))
+        self.emit(event := arrived(new, request, at, self.order(request), self._groups))
         request.move(Stage.WAITING)
-        request.verdict = wait
+        request.verdict = event.wait
         self.requests[new.id] = request
-        if wait is None:
+        if event.wait is None:
             insort(self.waiting, request, key=self.order)
         else:
             self.awaiting[new.id] = request
@@ -151,12 +152,11 @@ class Engine:
         self.emit(Supplied(at=self.clock.now_ns(), id=request_id))
 
     def fail(self, request_id: str, message: str) -> None:
-        """The grammar of a request could not be compiled: that is its end, and nobody else's. Raises UnknownRequest
-        as `supply` does."""
-        request = self._awaited(request_id)
-        request.move(Stage.FAILED)
-        self._release(request)
-        self.emit(Failed(at=self.clock.now_ns(), id=request_id, message=message, reason="grammar"))
+        """The grammar of a live request cannot be compiled, or leads nowhere: that is its end, and nobody else's.
+        Blocks and errors are as for `cancel`."""
+        self._end(request_id, Stage.FAILED)
+        at = self.clock.now_ns()
+        self.emit(Failed(at=at, id=request_id, message=message, reason=GRAMMAR, levels=self.levels()))
 
     @property
     def limits(self) -> Limits:
@@ -166,18 +166,7 @@ class Engine:
     def cancel(self, request_id: str, by: str = "caller") -> Request:
         """End a live request now. Its blocks are free at once, or, if the running step names them, when that step
         commits. Raises UnknownRequest when no live request has the id."""
-        request = self.requests.get(request_id)
-        if request is None or request.ended:
-            raise UnknownRequest(request_id)
-        if request_id in self.awaiting:
-            del self.awaiting[request_id]
-        elif request.stage is Stage.WAITING:
-            self._leave_queue(request)
-        else:
-            self.running.remove(request)
-        request.move(Stage.CANCELLED)
-        if not request.in_flight:
-            self._release(request)
+        request = self._end(request_id, Stage.CANCELLED)
         self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by, levels=self.levels()))
         return request
 
@@ -297,6 +286,22 @@ class Engine:
             raise InvariantError(f"{self.seats_used} seats are used of {self.options.seats}")
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _end(self, request_id: str, stage: Stage) -> Request:
+        """Take a live request out of where it is. Its blocks go now, or with the running step that names them."""
+        request = self.requests.get(request_id)
+        if request is None or request.ended:
+            raise UnknownRequest(request_id)
+        if request_id in self.awaiting:
+            del self.awaiting[request_id]
+        elif request.stage is Stage.WAITING:
+            self._leave_queue(request)
+        else:
+            self.running.remove(request)
+        request.move(stage)
+        if not request.in_flight:
+            self._release(request)
+        return request
 
     def _awaited(self, request_id: str) -> Request:
         if request_id not in self.awaiting:

@@ -283,7 +283,7 @@ class Planning:
         sampling = request.sampling
         history = tuple(sequence.tokens) if sampling.remembers else ()
         ends_at = sequence.prompt + request.min_tokens
-        banned = tuple(request.stop_ids) if sequence.known < ends_at else ()
+        banned = self._endings(request) if sequence.known < ends_at else ()
         return tuple(
             Draw(
                 index=each.index,
@@ -298,6 +298,11 @@ class Planning:
             )
             for each in drawn
         )
+
+    def _endings(self, request: Request) -> tuple[int, ...]:
+        """Tokens that would end an answer; within a grammar the model's own end tokens always do."""
+        eos_ids = self._engine.executor.facts.eos_ids if any(s.guide for s in request.open_sequences) else ()
+        return tuple({*request.stop_ids, *eos_ids})
 
     def _copy_tail(self, lead: Sequence, sibling: Sequence) -> None:
         tail, filled = divmod(lead.prompt, self._pool.block_tokens)

@@ -14,6 +14,7 @@ from headway.errors import HeadwayError
 #: What the list of commands says about each. A module has `add_arguments(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, str] = {
     "serve": "serve a model over HTTP",
+    "follow": "follow two requests through one loaded model",
     "chat": "talk to a running server",
     "why": "say why a request is where it is",
     "models": "list the models that have short names, or fetch one",

@@ -32,15 +32,16 @@ def _allowed(draw: Draw, vocab: int) -> torch.Tensor | None:
     """Which tokens may be chosen: [vocab], bool. None: all."""
     if not draw.masks and not _bans(draw):
         return None
-    unbanned = torch.ones(vocab, dtype=torch.bool)
-    if _bans(draw):
-        unbanned[list(draw.banned)] = False
-    if not draw.masks:
-        return unbanned
-    bits = np.unpackbits(np.frombuffer(draw.masks[0], dtype=np.uint8), count=vocab, bitorder="little")
-    within = torch.from_numpy(bits.astype(bool))
-    both = within & unbanned
-    return both if both.any() else within
+    if draw.masks:
+        bits = np.unpackbits(np.frombuffer(draw.masks[0], dtype=np.uint8), count=vocab, bitorder="little")
+        within = torch.from_numpy(bits.view(np.bool_))
+    else:
+        within = torch.ones(vocab, dtype=torch.bool)
+    if not _bans(draw):
+        return within
+    unbanned = within.clone()
+    unbanned[list(draw.banned)] = False
+    return unbanned if unbanned.any() else within
 
 
 def _bans(draw: Draw) -> bool:

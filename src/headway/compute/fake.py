@@ -82,6 +82,7 @@ class FakeExecutor:
         block_tokens: int,
         vocab: int = 997,
         max_context: int = 1 << 20,
+        eos_ids: tuple[int, ...] = (),
         clock: ModelledClock | None = None,
         cost_ns: Callable[[StepPlan], int] = free_of_charge,
     ) -> None:
@@ -102,6 +103,7 @@ class FakeExecutor:
             weights_bytes=0,
             state_format="fp32",
             block_bytes=8 * block_tokens,
+            eos_ids=eos_ids,
         )
 
     @property

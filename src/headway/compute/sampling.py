@@ -24,6 +24,8 @@ from headway.plan import Draw, Sampling
 _WORD = (1 << 64) - 1
 #: Tokens that are looked at before a full sort, for top-p.
 _NUCLEUS = 512
+#: Logits divided by less could overflow. Long before that the likeliest token has all the probability.
+_COLDEST = 1e-30
 
 
 def uniform(seed: int, index: int, position: int) -> float:
@@ -69,7 +71,7 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     Temperature first, then `min_p`, then `top_k`, then the smallest set of tokens with at least `top_p` of what is
     left (Holtzman et al. 2020). Tokens that tie with the last one kept are kept too. `temperature` must be above 0.
     """
-    scaled = logits / sampling.temperature
+    scaled = logits / max(sampling.temperature, _COLDEST)
     if sampling.min_p > 0:
         scaled = scaled.masked_fill(scaled < scaled.max() + math.log(sampling.min_p), -torch.inf)
     if 0 < sampling.top_k < scaled.numel():
@@ -87,6 +89,8 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def _invert(weights: torch.Tensor, number: float) -> int:
-    """The first token whose cumulative weight exceeds `number` of the total; never one of weight 0."""
+    """The first token whose cumulative weight exceeds `number` of the total; never one of weight 0. Where weights
+    are no numbers it is some token, so that a request whose logits overflowed harms nobody else."""
     cumulative = weights.cumsum(-1, dtype=torch.float64)
-    return int(torch.searchsorted(cumulative, cumulative[-1] * number, right=True))
+    found = int(torch.searchsorted(cumulative, cumulative[-1] * number, right=True))
+    return min(found, len(weights) - 1)

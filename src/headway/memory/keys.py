@@ -54,12 +54,12 @@ class KeyChain:
 
     def __init__(self, root: bytes, block_tokens: int) -> None:
         self.root = root
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._keys: list[bytes] = []
 
     def upto(self, tokens: list[int], blocks: int) -> list[bytes]:
         """Keys of the first `blocks` blocks of `tokens`. The returned list may be longer; do not change it."""
-        size = self._block_tokens
+        size = self.block_tokens
         keys = self._keys
         while len(keys) < blocks:
             start = len(keys) * size

@@ -8,11 +8,15 @@ from typing import Literal
 
 import msgspec
 
+from headway.memory.keys import block_key
+
 #: Evicted keys that are remembered, only to be able to say "it was here, and was evicted".
 _REMEMBERED_EVICTIONS = 4096
+#: So many blocks that follow a different one are looked at, to say whether the difference was a small one.
+_FOLLOWED = 8
 
 
-class Miss(msgspec.Struct, frozen=True):
+class Miss(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why reuse ended where it did.
 
     off       prefix reuse is switched off
@@ -21,10 +25,14 @@ class Miss(msgspec.Struct, frozen=True):
     evicted   the block that starts at position `at` was known and has been evicted
     whole     every whole block before the last position was reused (a short prompt has none)
     logprobs  the prompt's logprobs were asked for, which only computing it gives
+
+    Where a known prefix `differs`, `again` of the positions behind `at`, in that block and the next, hold the same
+    tokens in both again: something small changed inside what is otherwise shared.
     """
 
     why: Literal["off", "none", "differs", "evicted", "whole", "logprobs"]
     at: int
+    again: int = 0
 
 
 class PrefixIndex:
@@ -88,10 +96,21 @@ class PrefixIndex:
         wanted = tokens[at : at + size]
         following = self._following.get(parent, [])
         place = bisect_left(following, wanted)  # in sorted order the one that agrees furthest is next to it
-        agreeing = max((_common(near, wanted) for near in following[max(0, place - 1) : place + 1]), default=0)
+        nearby = following[max(0, place - 1) : place + 1]
+        nearest = max(nearby, key=lambda near: _common(near, wanted), default=[])
+        agreeing = _common(nearest, wanted)
         if matched == 0 and agreeing == 0:
             return Miss("none", 0)
-        return Miss("differs", at + agreeing)
+        again = self._again(block_key(parent, nearest), nearest, tokens[at + agreeing : at + 2 * size], agreeing)
+        return Miss("differs", at + agreeing, again)
+
+    def _again(self, key: bytes, nearest: list[int], tokens: list[int], agreeing: int) -> int:
+        """How many of `tokens` are the same at their places in the block `nearest`, whose key is `key`, from
+        `agreeing` on, and in the block that follows it."""
+        inside = len(nearest) - agreeing
+        here = _same(nearest[agreeing:], tokens)
+        behind = [_same(block, tokens[inside:]) for block in self._following.get(key, [])[:_FOLLOWED]]
+        return here + max(behind, default=0)
 
 
 def _common(a: list[int], b: list[int]) -> int:
@@ -101,3 +120,7 @@ def _common(a: list[int], b: list[int]) -> int:
             break
         length += 1
     return length
+
+
+def _same(a: list[int], b: list[int]) -> int:
+    return sum(x == y for x, y in zip(a, b, strict=False))

@@ -9,7 +9,7 @@ import msgspec
 from headway.compute.executor import ModelFacts
 from headway.errors import ProtocolError
 from headway.request import Emission, NewRequest
-from headway.story.events import AnyEvent
+from headway.story.events import AnyEvent, Loaded
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
@@ -49,6 +49,21 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     threads: int
     load_ms: float
     resident_bytes: int
+
+    def event(self, at: int) -> Loaded:
+        """What the story tells of it."""
+        return Loaded(
+            at=at,
+            model=self.facts.name,
+            blocks=self.blocks,
+            block_tokens=self.block_tokens,
+            block_bytes=self.facts.block_bytes,
+            seats=self.seats,
+            step_tokens=self.step_tokens,
+            threads=self.threads,
+            weights=self.facts.weights_format,
+            kernels=self.facts.kernels,
+        )
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):

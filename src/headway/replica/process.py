@@ -47,7 +47,7 @@ from headway.replica.messages import (
 )
 from headway.replica.options import ReplicaOptions
 from headway.request import Emission, Stage
-from headway.story.events import GRAMMAR, AnyEvent
+from headway.story.events import AnyEvent
 from headway.text.grammar import GrammarCompiler, GrammarGuide
 
 _IDLE_POLL_MS = 500
@@ -113,8 +113,9 @@ class Replica:
         """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
         for request in list(self.engine.running):
             guides = (sequence.guide for sequence in request.open_sequences)
-            if any(isinstance(guide, GrammarGuide) and guide.fault is not None for guide in guides):
-                self.engine.cancel(request.id, GRAMMAR)
+            faults = [guide.fault for guide in guides if isinstance(guide, GrammarGuide) and guide.fault]
+            if faults:
+                self.engine.fail(request.id, f"the answer cannot go on within its grammar: {faults[0]}")
 
     def _receive(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, UnknownRequest
-from headway.story.events import GRAMMAR, SLOW_READER, TIME
+from headway.story.events import SLOW_READER, TIME
 from headway.verdict import Never
 
 
@@ -58,9 +58,6 @@ def cancelled(by: str | None, max_seconds: float | None) -> Refusal:
         return Refusal(504, text, code="time_limit")
     if by == SLOW_READER:
         return Refusal(499, "the client fell too far behind its stream", code="slow_reader")
-    if by == GRAMMAR:
-        text = "the grammar is too ambiguous for an answer as long as this: a limit of its parser was reached"
-        return Refusal(400, text, code="invalid_grammar")
     return Refusal(499, "the request was cancelled", code="cancelled")
 
 

@@ -23,12 +23,17 @@ _encoder = msgspec.json.Encoder()
 
 async def events(request: Request) -> Response:
     """`id: <epoch>-<number>`, `event: <type>`, JSON data. It goes on after `Last-Event-ID`; else it begins now with
-    `?after=now`, else with the oldest event that is kept. Where events were missed there is one `event: gap`, with the
-    numbers that are not there: after a pause longer than the ring, or an id of another epoch."""
+    `?after=now`, else with the oldest event that is kept. Where events were missed there is one `event: gap`, with
+    the numbers that are not there: after a pause longer than the ring, or an id of another epoch. With `?until=now`
+    it ends once all that has happened is told."""
     front: Front = request.app.state.front
     after, missed = _begin(front, request.headers.get("last-event-id"), request.query_params.get("after"))
+    until = request.query_params.get("until")
+    if until not in (None, "now"):
+        raise InvalidRequest("until", f"until is {until!r}; it is now, or left out")
     headers = {"cache-control": "no-cache"}
-    return StreamingResponse(_follow(front, after, missed), 200, headers, "text/event-stream")
+    last = front.ring.last if until else None
+    return StreamingResponse(_follow(front, after, missed, last), 200, headers, "text/event-stream")
 
 
 def _begin(front: Front, last_id: str | None, after: str | None) -> tuple[int, bool]:
@@ -44,9 +49,9 @@ def _begin(front: Front, last_id: str | None, after: str | None) -> tuple[int, b
     return (front.ring.last if after else front.ring.first - 1), False
 
 
-async def _follow(front: Front, after: int, missed: bool) -> AsyncIterator[bytes]:
+async def _follow(front: Front, after: int, missed: bool, last: int | None) -> AsyncIterator[bytes]:
     quiet_s = 0.0
-    while front.state != "draining":
+    while front.state != "draining" and (last is None or after < last or missed):
         first = front.ring.first
         if missed or after < first - 1:
             yield _frame(f"{front.ring.epoch}-{first - 1}", "gap", {"from": after + 1, "to": first - 1})

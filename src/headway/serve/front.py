@@ -133,7 +133,7 @@ class Front:
         if self.limits.max_seconds is not None:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
-        self._fold(ev.Received(at=received_at, id=new.id))
+        self._fold(ev.Received(at=received_at, id=new.id, sent_at=self.clock.now_ns()))
         if len(self._inboxes) == 1:
             self._moved_at = time.monotonic()
         self.link.say(Submit(new))
@@ -231,7 +231,7 @@ class Front:
                     reserved_bytes=message.blocks * facts.block_bytes,
                     block_tokens=message.block_tokens,
                 )
-                self.story.levels = ev.Levels(0, 0, message.blocks, 0, 0)
+                self._fold(message.event(self.clock.now_ns()))
                 if self.state == "loading":
                     self.state = "ready"
             case Rejected():
@@ -278,13 +278,16 @@ class Front:
             gone = ev.Levels(0, 0, self.ready.blocks, 0, 0)
             self._fold(ev.Committed(at=self.clock.now_ns(), step=self.story.step, outcomes=(), forks=(), levels=gone))
         message = f"the replica process ended (exit status {status}) while this request was in flight"
-        for request_id in list(self._inboxes):
+        alive = [record.id for record in self.story.live.values() if not record.ended]
+        for request_id in dict.fromkeys([*self._inboxes, *alive]):
             self._fold(ev.Failed(at=self.clock.now_ns(), id=request_id, message=message))
             self._close(request_id)
 
     def _close(self, request_id: str) -> None:
         inbox = self._inboxes.pop(request_id, None)
-        if inbox is not None:
+        if inbox is None:
+            self.leave(request_id)  # nobody asked for it, so it must not stay
+        else:
             record = self.story.record(request_id)
             self._ends.append(time.monotonic())
             if inbox.timer is not None:
@@ -305,6 +308,8 @@ class Front:
             self.cancel(request_id, "drain")
 
     def _fold(self, event: ev.AnyEvent) -> None:
+        if counts := self.metrics.turned_away():  # told with what happens next, so that a flood adds little
+            self._fold(ev.TurnedAway(at=self.clock.now_ns(), counts=counts))
         self.metrics.fold(event)
         self.story.fold(event)
         self.ring.append(event)

@@ -19,6 +19,7 @@ from headway.serve.errors import Refusal, cancelled, never
 from headway.serve.front import End, Front, Inbox
 from headway.serve.shapes import Shape, usage
 from headway.serve.visit import Visit
+from headway.story.events import GRAMMAR
 from headway.story.explain import timing
 from headway.story.record import Record
 from headway.text.answer import AnswerText
@@ -188,7 +189,7 @@ class Answer:
             return never(record.verdict, self._front.ready.facts.max_context)
         if end.stage is Stage.CANCELLED:
             return cancelled(record.reason, self._front.limits.max_seconds)
-        if record.reason == "grammar":
+        if record.reason == GRAMMAR:
             text = f"{self._grammar_field}: {end.message}"
             return Refusal(400, text, code="invalid_grammar", param=self._grammar_field)
         return Refusal(500, end.message, code="failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -52,6 +53,7 @@ def _entry(front: Front) -> dict[str, object]:
         "created": front.created,
         "owned_by": "headway",
         "max_model_len": front.ready.max_context if front.ready else None,
+        "headway": msgspec.to_builtins(front.ready.event(0)) if front.ready else None,
     }
 
 

@@ -15,6 +15,8 @@ from headway.memory.prefix import Miss
 from headway.request import Pause
 from headway.verdict import Never, Wait
 
+#: The numbers of blocks over which the beginnings of prompts are compared.
+BEGINNINGS = (1, 4, 16, 64)
 #: By whom a request ends that lived for too long, or whose client took nothing for too long.
 TIME, SLOW_READER, GRAMMAR = "time", "slow reader", "grammar"
 
@@ -23,16 +25,42 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
     at: int
 
 
+class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
+    """A replica is ready: what it has to give, and in words what computes there (`kernels`)."""
+
+    model: str
+    blocks: int
+    block_tokens: int
+    block_bytes: int
+    seats: int
+    step_tokens: int
+    threads: int
+    weights: str
+    kernels: dict[str, str] = {}
+
+
+class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
+    """Requests that the front turned away before they had a record, since it last told: how many, by reason."""
+
+    counts: dict[str, int]
+
+
 class Received(Event, frozen=True, tag="received", kw_only=True):
-    """The front read the headers of a request (`at` is that moment)."""
+    """The front read the headers of a request (`at` is that moment), and sent it to the replica at `sent_at`."""
 
     id: str
     pattern: str = "text"
+    sent_at: int | None = None
 
 
 class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     """The engine took it. `order` is its place in the queue: smaller goes first. With `wait` it is not in the queue
-    yet: it awaits something from outside the step."""
+    yet: it awaits something from outside the step.
+
+    Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`, which
+    is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell nothing
+    but that.
+    """
 
     id: str
     pattern: str
@@ -42,6 +70,8 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     priority: int
     order: tuple[int, ...]
     wait: Wait | None = None
+    beginnings: tuple[int, ...] = ()
+    salt: int = 0
 
 
 class Supplied(Event, frozen=True, tag="supplied", kw_only=True):
@@ -195,6 +225,7 @@ class Failed(Event, frozen=True, tag="failed", kw_only=True):
     id: str
     message: str
     reason: str = "error"
+    levels: Levels | None = None
 
 
 class Delivered(Event, frozen=True, tag="delivered", kw_only=True):
@@ -206,7 +237,9 @@ class Delivered(Event, frozen=True, tag="delivered", kw_only=True):
 
 
 AnyEvent: TypeAlias = (
-    Received
+    Loaded
+    | TurnedAway
+    | Received
     | Arrived
     | Supplied
     | Refused

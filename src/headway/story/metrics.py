@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from headway.request import Stage
@@ -28,6 +30,7 @@ class Metrics:
         self._reserved_bytes = 0
         self._block_tokens = 1
         self._evictions_told = 0
+        self._turned_away: Counts[str] = Counts()
         self._step_began: int | None = None
         self.registry = CollectorRegistry()
         self._declare_gauges()
@@ -66,6 +69,12 @@ class Metrics:
     def refuse(self, reason: str) -> None:
         """Count a request that was turned away before it had a record."""
         self._refused.labels(reason).inc()
+        self._turned_away[reason] += 1
+
+    def turned_away(self) -> dict[str, int]:
+        """What `refuse` counted since this was asked last."""
+        counts, self._turned_away = dict(self._turned_away), Counts()
+        return counts
 
     def text(self) -> bytes:
         """The exposition in Prometheus' text format."""

@@ -37,6 +37,7 @@ class Story:
         self._judged: set[str] = set()
         self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
         self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.Loaded: self._loaded, ev.TurnedAway: self._turned_away,
             ev.Received: self._received, ev.Arrived: self._arrived, ev.Refused: self._refused,
             ev.Supplied: self._supplied, ev.DraftsPaused: self._drafts_paused,
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
@@ -67,6 +68,12 @@ class Story:
         return Counter(block for r in self.live.values() for s in r.sequences for block in s.blocks)
 
     # -- one method per event --------------------------------------------------------------------------------
+
+    def _loaded(self, event: ev.Loaded) -> None:
+        self.levels = ev.Levels(0, 0, event.blocks, 0, 0)
+
+    def _turned_away(self, event: ev.TurnedAway) -> None:
+        """They left no record."""
 
     def _received(self, event: ev.Received) -> None:
         self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
@@ -208,6 +215,7 @@ class Story:
         if record := self.live.get(event.id):
             self._flying.pop(event.id, None)  # its blocks are gone, also where no commit will follow
             record.reason, record.message = event.reason, event.message
+            self.levels = event.levels or self.levels
             self._end(record, Stage.FAILED, event.at)
 
     def _delivered(self, event: ev.Delivered) -> None:

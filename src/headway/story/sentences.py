@@ -34,23 +34,24 @@ def waiting(verdict: View) -> str:
     on = {"space": "space", "turn": "a turn", "input": "input"}[verdict["on"]]
     since = f"Waiting for {on} since step {verdict['since_step']} ({_duration(verdict['since_ms'])})"
     ahead = verdict["ahead"]
-    ahead_words = f"{_count(ahead, 'request')} {'is' if ahead == 1 else 'are'} ahead."
-    return f"{since}: {_shortage(verdict)} {ahead_words}"
+    ahead_words = f"{count(ahead, 'request')} {'is' if ahead == 1 else 'are'} ahead."
+    return f"{since}: {shortage(verdict)} {ahead_words}"
 
 
-def _shortage(verdict: View) -> str:
+def shortage(verdict: View) -> str:
+    """What a wait is for, and how much of it is missing and held by whom; without since when."""
     need, short = verdict["need"], verdict["short"]
     match verdict["rule"]:
         case "blocks":
             own = verdict["free"] + verdict["reusable"] - verdict["have"]
             known = f", {own} of them its own prefix" if own else ""
             text = (
-                f"needs {_count(need, 'block')}, {verdict['free']} free and {verdict['reusable']} reusable{known}, "
+                f"needs {count(need, 'block')}, {verdict['free']} free and {verdict['reusable']} reusable{known}, "
                 f"{short} short."
             )
             return f"{text} {_holders(verdict)}".rstrip()
         case "seats":
-            return f"needs {_count(need, 'seat')}, {verdict['have']} free, {short} short."
+            return f"needs {count(need, 'seat')}, {verdict['have']} free, {short} short."
         case "budget":
             return "the step's budget is spent before its next position."
         case "order":
@@ -68,7 +69,7 @@ def _holders(verdict: View) -> str:
         parts.append(f"{holder['id']} holds {holder['blocks']}{shared}")
     if verdict["others"]:
         others = verdict["others"]
-        parts.append(f"{_count(others, 'other')} {'holds' if others == 1 else 'hold'} the rest")
+        parts.append(f"{count(others, 'other')} {'holds' if others == 1 else 'hold'} the rest")
     return ", ".join(parts) + "." if parts else ""
 
 
@@ -115,10 +116,10 @@ def _progress(view: View) -> str:
     emitted = sum(sequence["tokens"]["emitted"] for sequence in sequences)
     blocks = sum(sequence["blocks"]["held"] for sequence in sequences)
     text = f"{computed} of {prompt} prompt positions computed" if computed < prompt else f"{prompt} prompt positions"
-    text += f", {_count(emitted, 'token')} emitted"
+    text += f", {count(emitted, 'token')} emitted"
     if len(sequences) > 1:
         text += f" in {len(sequences)} sequences"
-    return text + (f", {_count(blocks, 'block')} held" if blocks else "")
+    return text + (f", {count(blocks, 'block')} held" if blocks else "")
 
 
 def _reuse(view: View) -> str:
@@ -185,7 +186,8 @@ def _duration(ms: float) -> str:
     return f"{ms / 1000:.2f} s" if ms >= 100 else f"{ms:.1f} ms"
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """`1 block`, `2 blocks`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
