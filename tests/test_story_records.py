@@ -18,6 +18,7 @@ from headway.story.events import (
     Delivered,
     Failed,
     Levels,
+    Prompted,
     Received,
     Refused,
     TurnedAway,
@@ -347,6 +348,7 @@ def every_event() -> World:
     world._emit(READY.event(0))
     world._emit(TurnedAway(at=0, counts={"queue": 2}))
     world._emit(Received(at=0, id="old", sent_at=0))
+    world._emit(Prompted(at=0, id="old", text="Hello"))
     world.add("never", 100)
     world.add("old", 14, max_tokens=8)
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)

@@ -10,7 +10,7 @@ import pytest
 from headway.compute.fake import expected_tokens
 from headway.plan import Draw
 from headway.request import Stage
-from headway.story.events import Failed, Received, Refused
+from headway.story.events import Delivered, Failed, Received, Refused
 from headway.story.explain import request_view
 from headway.story.reducer import Story
 from headway.story.sentences import tell, waiting
@@ -109,6 +109,8 @@ def test_finished():
         ("request", "it was asked to end"),
         ("drain", "the server was stopping"),
         ("caller", "the caller ended it"),
+        ("time", "it had lived for longer than --max-seconds"),
+        ("slow reader", "its client took nothing for too long"),
         ("a lesson", "a lesson"),
     ],
 )
@@ -292,6 +294,29 @@ def reuse_after(*known: list[int], asks: list[int], **options: object) -> str:
     world.add("asks", asks, max_tokens=1)
     world.run()
     return say(world, "asks")[1]
+
+
+def test_a_prompt_whose_logprobs_are_asked_for_reuses_nothing_and_says_so():
+    world = World(block_tokens=4)
+    for id, fields in (("knows", {}), ("asks", {"prompt_logprobs": 0})):
+        world.add(id, PROMPT, max_tokens=1, **fields)
+        world.run()
+    assert say(world, "asks")[1] == (
+        "Reused 0 of 16 prompt positions: its prompt's logprobs were asked for, which only computing it gives."
+    )
+
+
+def test_an_answer_that_was_finished_and_not_delivered():
+    story = Story(delivers=True)
+    world = World()
+    world.add("a", 10, max_tokens=1)
+    world.run()
+    for event in (*world.events, Delivered(at=world.clock.now_ns(), id="a", dropped="slow reader")):
+        story.fold(event)
+    assert tell(request_view(story, story.record("a"), 0))[0] == (
+        "a finished (length) after 1.1 ms: 10 prompt positions, 1 token emitted. The rest of its answer was not "
+        "delivered: its client took nothing for too long."
+    )
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,20 @@ class Received(Event, frozen=True, tag="received", kw_only=True):
     sent_at: int | None = None
 
 
+class Prompted(Event, frozen=True, tag="prompted", kw_only=True):
+    """What a request's prompt says. Only with `--log-prompts`: no other event holds any text."""
+
+    id: str
+    text: str
+
+
 class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     """The engine took it. `order` is its place in the queue: smaller goes first. With `wait` it is not in the queue
     yet: it awaits something from outside the step.
 
-    Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`, which
-    is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell nothing
-    but that.
+    Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
+    which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
+    nothing but that.
     """
 
     id: str
@@ -240,6 +247,7 @@ AnyEvent: TypeAlias = (
     Loaded
     | TurnedAway
     | Received
+    | Prompted
     | Arrived
     | Supplied
     | Refused

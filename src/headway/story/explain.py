@@ -27,6 +27,8 @@ def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
         "priority": record.priority,
         "max_tokens": record.max_tokens,
     }
+    if record.prompt_text is not None:
+        view["prompt"] = record.prompt_text
     if record.reason is not None:
         view["reason"] = record.reason
     if record.message is not None:

@@ -77,6 +77,7 @@ class Record:
     message: str | None = None
     dropped: str | None = None
     ended_at: int | None = None
+    prompt_text: str | None = None
 
     @property
     def ended(self) -> bool:

@@ -38,7 +38,8 @@ class Story:
         self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.Loaded: self._loaded, ev.TurnedAway: self._turned_away,
-            ev.Received: self._received, ev.Arrived: self._arrived, ev.Refused: self._refused,
+            ev.Received: self._received, ev.Prompted: self._prompted, ev.Arrived: self._arrived,
+            ev.Refused: self._refused,
             ev.Supplied: self._supplied, ev.DraftsPaused: self._drafts_paused,
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
             ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
@@ -77,6 +78,10 @@ class Story:
 
     def _received(self, event: ev.Received) -> None:
         self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
+
+    def _prompted(self, event: ev.Prompted) -> None:
+        if record := self.live.get(event.id):
+            record.prompt_text = event.text
 
     def _arrived(self, event: ev.Arrived) -> None:
         record = self.live.get(event.id)

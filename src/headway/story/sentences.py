@@ -29,6 +29,53 @@ def tell(view: View) -> list[str]:
     return [sentence for sentence in told if sentence]
 
 
+def brief(view: View) -> str:
+    """How it is, in one line without its id: what is missing while it waits, else how far it is."""
+    stage, verdict = view["stage"], view["verdict"]
+    emitted = sum(sequence["tokens"]["emitted"] for sequence in view["sequences"])
+    if stage in ("waiting", "running"):
+        moves = stage == "running" and verdict is not None and verdict["kind"] == "go"
+        if moves:
+            doing = [i["name"] for i in view["intervals"] if i["name"] in ("prefill", "decode", "recompute")]
+            return ": ".join([*doing[-1:], _prompt_part(view) or count(emitted, "token")])
+        put_off = "stalled: " if stage == "running" else "preempted: " if view["preemptions"] else ""
+        return put_off + (_lack(verdict) if verdict else "judged when the step that runs is over")
+    match stage:
+        case "received":
+            return "on its way to the engine"
+        case "finished":
+            return f"{view['reason']}, {count(emitted, 'token')} in {_duration(view['elapsed_ms'])}"
+        case "cancelled":
+            return f"{_BY.get(view['reason'], view['reason'])}, after {_duration(view['elapsed_ms'])}"
+        case "failed":
+            return str(view.get("message", "no message"))
+        case "refused":
+            return _never(verdict)
+    raise ValueError(f"no words for the stage {stage!r}")
+
+
+def _lack(verdict: View) -> str:
+    """What a wait lacks, and the first who holds it."""
+    match verdict["rule"]:
+        case "order":
+            return f"others come first, {verdict['ahead']} ahead"
+        case "budget":
+            return "the step's budget is spent"
+        case "grammar":
+            return "its grammar is being compiled"
+    holders, rest = verdict["holders"], len(verdict["holders"]) - 1 + verdict["others"]
+    more = f", {rest} more" if rest > 0 else ""
+    held = f" ({holders[0]['id']} holds {holders[0]['blocks']}{more})" if holders else ""
+    return f"needs {count(verdict['need'], verdict['unit'].removesuffix('s'))}, {verdict['short']} short{held}"
+
+
+def _prompt_part(view: View) -> str:
+    """How far the prompt is; empty once it is computed."""
+    first = view["sequences"][0]
+    prompt, computed = first["tokens"]["prompt"], first["positions"]["computed"]
+    return f"{computed} of {count(prompt, 'prompt position')}" if computed < prompt else ""
+
+
 def waiting(verdict: View) -> str:
     """One wait: since when, for what, how much is missing, who holds it, who is ahead."""
     on = {"space": "space", "turn": "a turn", "input": "input"}[verdict["on"]]
@@ -81,7 +128,7 @@ def _stage(view: View) -> str:
             return f"{id} was received {elapsed} ago and is on its way to the engine."
         case "waiting":
             if view["preemptions"]:
-                return f"{id} is waiting to resume: it was preempted {_times(view['preemptions'])}."
+                return f"{id} is waiting to resume: it was preempted {times(view['preemptions'])}."
             if view["verdict"] is None:
                 return f"{id} is queued; it is judged when the step that runs now is over."
             return f"{id} is waiting; it arrived {elapsed} ago."
@@ -146,7 +193,7 @@ def _recompute(view: View) -> str:
         for kind in ("lost", "regained", "recomputed")
     }
     return (
-        f"Preempted {_times(view['preemptions'])}: lost {totals['lost']} positions, found {totals['regained']} of "
+        f"Preempted {times(view['preemptions'])}: lost {totals['lost']} positions, found {totals['regained']} of "
         f"them again, recomputed {totals['recomputed']}."
     )
 
@@ -162,7 +209,7 @@ def _drafts(view: View) -> str:
     if pauses:
         last = pauses[-1]
         text += (
-            f"; they did not pay and paused {_times(len(pauses))}, last for {last['tokens']} tokens, when "
+            f"; they did not pay and paused {times(len(pauses))}, last for {last['tokens']} tokens, when "
             f"{last['accepted']} of {last['drafted']} had been right"
         )
     return text + "."
@@ -191,5 +238,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _times(number: int) -> str:
+def times(number: int) -> str:
+    """`once`, `twice`, `3 times`."""
     return {1: "once", 2: "twice"}.get(number, f"{number} times")

@@ -1,0 +1,101 @@
+"""`headway doctor`: why is this slow? What cost time, by how much, and the one thing to do about each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+from rich.console import Console
+
+from headway.cli.client import fetch
+from headway.cli.events import Missed, connected
+from headway.config import ClientOptions, Environment, read_options
+from headway.config import add_arguments as add_options
+from headway.errors import ConfigError
+from headway.story.doctor import diagnose, tell, view
+from headway.story.events import AnyEvent, Loaded
+from headway.story.log import LogFile
+from headway.story.seen import Machine, Seen
+
+#: For so long the processors are watched, to see what another virtual machine takes of them.
+_WATCH_S = 0.3
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
+    parser.add_argument("--last", metavar="SECONDS", help="look at the last so many seconds only")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_options(parser, ClientOptions)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises NoServer, LogError, ConfigError."""
+    options, _ = read_options(ClientOptions, args)
+    last_s = _last(args.last)
+    if args.log:
+        seen = look(LogFile.open(Path(args.log)).events, last_s)
+    else:
+        held = held_events(options)
+        seen = look(lambda: held, last_s, loaded(options), machine(options.url))
+    findings = diagnose(seen)
+    if args.json:
+        print(json.dumps(view(seen, findings), indent=2))
+        return 0
+    console = Console(no_color=Environment.read().no_color or None, highlight=False)
+    for sentence in tell(seen, findings):
+        console.print(sentence, soft_wrap=True, markup=False)
+    return 0
+
+
+def held_events(options: ClientOptions) -> list[AnyEvent]:
+    """All events that the server still holds, in order. Raises NoServer, HeadwayError."""
+    with connected(options, until_now=True) as connection:
+        return [item for _, item in connection.items() if not isinstance(item, Missed)]
+
+
+def look(
+    events: Callable[[], Iterable[AnyEvent]],
+    last_s: float | None = None,
+    loaded: Loaded | None = None,
+    machine: Machine | None = None,
+) -> Seen:
+    """Fold what `events` gives (twice, where only the last `last_s` seconds of it count)."""
+    seen = Seen(loaded=loaded, machine=machine)
+    if last_s is not None:
+        last_at = max((event.at for event in events() if not isinstance(event, Loaded)), default=0)
+        seen.since_ns = last_at - round(last_s * 1e9)
+    return seen.fold_all(events())
+
+
+def loaded(options: ClientOptions) -> Loaded | None:
+    """What the server's replica has to give; the event that says so may be gone from the ring."""
+    (model,) = fetch(options.url, "/v1/models", options.api_key)["data"]
+    return msgspec.convert(model["headway"], Loaded) if model["headway"] else None
+
+
+def machine(url: str) -> Machine | None:
+    """This machine, if the server runs on it."""
+    if urlsplit(url).hostname not in _LOCAL:
+        return None
+    steal = getattr(psutil.cpu_times_percent(_WATCH_S), "steal", None)
+    load = os.getloadavg()[0] / (psutil.cpu_count() or 1) if hasattr(os, "getloadavg") else 0.0
+    return Machine(None if steal is None else steal / 100, load)
+
+
+def _last(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ConfigError("--last", f"{text!r} is not a number of seconds") from None
+    if not 0 < seconds < 1e9:
+        raise ConfigError("--last", f"needs more than 0 and less than 1e9 seconds, got {text}")
+    return seconds
