@@ -79,6 +79,14 @@ def test_no_prompt_text_is_in_events_or_log(server: Server, folder: Path) -> Non
     assert "xylophone" not in str(follow(server, "delivered"))
 
 
+def test_prompts_are_in_the_log_where_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    with serving(tmp_path, "--memory", "16blocks", "--event-log", str(path), "--log-prompts") as server:
+        server.complete("The secret word is xylophone", id="open", max_tokens=2)
+        assert server.record("open")["prompt"] == "The secret word is xylophone"
+    assert "xylophone" in path.read_text()
+
+
 def test_why_reads_a_log_without_a_server_and_an_id_too_old_says_where_to_look(server: Server, folder: Path) -> None:
     server.complete(["Hello", "Good day"], id="filed", max_tokens=3)
     server.complete("Hello", id="single", max_tokens=3)

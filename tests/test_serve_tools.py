@@ -215,6 +215,27 @@ def test_an_answer_and_its_results_can_be_sent_back(client: openai.OpenAI) -> No
         assert answer.choices[0].message.content == "It is <tool_cool: 3 degrees."
 
 
+def test_langchains_tools_are_called_and_answered(server: Server) -> None:
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_openai import ChatOpenAI
+
+    plain = ChatOpenAI(base_url=f"{server.url}/v1", api_key="none", model=MODEL, temperature=0, max_retries=0)
+    model, asked = plain.bind_tools(TOOLS), HumanMessage("What now? <ask:one>")
+    answer = model.invoke([asked])
+    (call,) = answer.tool_calls
+    assert (call["name"], call["args"], answer.content) == ("get_weather", {"city": "Paris"}, "Let me look.")
+    whole = None
+    for chunk in model.stream([asked]):
+        whole = chunk if whole is None else whole + chunk
+    assert whole is not None and [(each["name"], each["args"]) for each in whole.tool_calls] == [
+        ("get_weather", {"city": "Paris"})
+    ]
+    told = model.invoke([asked, answer, ToolMessage("<ask:none>", tool_call_id=call["id"])])
+    assert told.content == "It is <tool_cool: 3 degrees." and not told.tool_calls
+    (forced,) = plain.bind_tools(TOOLS, tool_choice="get_weather").invoke([asked]).tool_calls
+    jsonschema.validate(forced["args"], WEATHER)
+
+
 # -- what is refused -------------------------------------------------------------------------------------------
 
 

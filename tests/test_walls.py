@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str] | None] = {
     "cli": ANYTHING,
     "bench": ANYTHING,
     "sim": ANYTHING,
+    "lessons": ANYTHING,
     "__main__": ANYTHING,
     "__init__": ANYTHING,
 }

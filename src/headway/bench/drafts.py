@@ -13,11 +13,13 @@ from headway.compute.executor import Executor
 from headway.engine import Engine, EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
+from headway.plan import Sampling
 from headway.policy.drafts import lookup_drafts
 from headway.request import NewRequest
 from headway.story.reducer import Story
 
-#: Text whose continuation repeats what is there, and text that has nothing to repeat.
+#: Text whose continuation repeats what is there, and text that has nothing to repeat (sampled: a small model's greedy
+#: prose goes round in circles).
 TEXTS = {
     "repetitive": (
         "def area_of_rectangle(width, height):\n    return width * height\n\n"
@@ -27,9 +29,12 @@ TEXTS = {
 }
 
 
+SAMPLINGS = {"repetitive": Sampling(), "prose": Sampling(temperature=1.0, seed=7)}
+
+
 @dataclass(frozen=True)
 class Case:
-    """`sequences` requests with the same kind of text, each emitting `emits` tokens; greedy, EOS ignored."""
+    """`sequences` requests with the same kind of text, each emitting `emits` tokens; EOS ignored."""
 
     kind: str
     sequences: int
@@ -87,7 +92,8 @@ def _run(
     for i in range(case.sequences):
         said[str(i)] = []
         prompt = tuple(encode(f"{i}\n" + TEXTS[case.kind]))
-        engine.add(NewRequest(id=str(i), prompt=prompt, max_tokens=case.emits, ignore_eos=True))
+        sampling = SAMPLINGS[case.kind]
+        engine.add(NewRequest(id=str(i), prompt=prompt, max_tokens=case.emits, ignore_eos=True, sampling=sampling))
     engine.step()  # the prompts: not what is measured
     began, emitted = time.perf_counter(), 0
     while engine.requests:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from headway.clock import RealClock
@@ -12,8 +15,13 @@ from headway.compute.executor import Executor
 from headway.engine import Engine, EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
+from headway.replica.messages import Told, decode_to_front, encode
 from headway.request import NewRequest
 from headway.story.events import AnyEvent, Committed, Stepped
+from headway.story.log import EventLog
+from headway.story.metrics import Metrics
+from headway.story.reducer import Story
+from headway.story.ring import EventRing
 
 
 @dataclass(frozen=True)
@@ -32,13 +40,20 @@ class Shape:
 @dataclass(frozen=True)
 class Rates:
     """What one run came to. `decode_tok_s` counts steps that hold nothing but decode positions; `step_ms` is the
-    median of those; `engine_us` the median time of such a step outside the executor (planning and books)."""
+    median of those; `engine_us` the median time of such a step outside the executor (planning and books).
+
+    `events_us` is what the story costs the replica in such a step (encoding its events for the socket; making them is
+    part of `engine_us`), `front_us` what it costs the front, beside the steps: decoding, folding them into records,
+    metrics and ring, and writing the event log.
+    """
 
     sequences: int
     prefill_tok_s: float
     decode_tok_s: float
     step_ms: float
     engine_us: float
+    events_us: float
+    front_us: float
 
 
 class _Timed:
@@ -93,7 +108,42 @@ def _rates(shape: Shape, events: list[AnyEvent], ran_ns: list[int]) -> Rates:
         decode_tok_s=shape.sequences / step_ms * 1e3,
         step_ms=step_ms,
         engine_us=statistics.median(outside_us) if outside_us else float("nan"),
+        **_story_us(events),
     )
+
+
+def _story_us(events: list[AnyEvent]) -> dict[str, float]:
+    """The cost of the events of one step, medians over all of them."""
+    story = Story()
+    metrics, ring = Metrics(story), EventRing("bench")
+    encoding, folding = [], []
+    with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+        log = EventLog(Path(folder) / "events", epoch="bench", model="bench")
+        for told in _by_step(events):
+            began = time.perf_counter_ns()
+            data = encode(Told(tuple(told)))
+            encoded = time.perf_counter_ns()
+            heard = decode_to_front(data)
+            assert isinstance(heard, Told)
+            for event in heard.events:
+                metrics.fold(event)
+                story.fold(event)
+                ring.append(event)
+                log.append(event)
+            encoding.append((encoded - began) / 1e3)
+            folding.append((time.perf_counter_ns() - encoded) / 1e3)
+        log.close()
+    return {"events_us": statistics.median(encoding), "front_us": statistics.median(folding)}
+
+
+def _by_step(events: list[AnyEvent]) -> Iterator[list[AnyEvent]]:
+    """What a replica tells at once: the events up to and with each commit."""
+    told: list[AnyEvent] = []
+    for event in events:
+        told.append(event)
+        if isinstance(event, Committed):
+            yield told
+            told = []
 
 
 def measure(

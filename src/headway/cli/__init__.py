@@ -16,7 +16,11 @@ COMMANDS: dict[str, str] = {
     "serve": "serve a model over HTTP",
     "follow": "follow two requests through one loaded model",
     "chat": "talk to a running server",
+    "top": "watch a running server: its steps, its pool, and what each request waits for",
     "why": "say why a request is where it is",
+    "timeline": "write a trace of steps and requests that Perfetto opens",
+    "doctor": "say what costs time on a server, and what to do about it",
+    "lesson": "predict, see the engine run, read why: seven lessons",
     "models": "list the models that have short names, or fetch one",
     "bench": "measure throughput and latency",
 }

@@ -139,6 +139,8 @@ _OFFLINE: dict[str, Callable[[dict[str, Any]], str]] = {
     "decode tok/s": lambda row: f"{row['decode_tok_s']:.1f}",
     "ms a step": lambda row: f"{row['step_ms']:.1f}",
     "of it the engine's": lambda row: f"{row['engine_us'] / 1000:.2f} ms",
+    "its events": lambda row: f"{row['events_us']:.0f} µs",
+    "in the front": lambda row: f"{row['front_us']:.0f} µs",
 }
 _DRAFTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "text": lambda row: str(row["kind"]),

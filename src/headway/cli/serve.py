@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         served_name=name,
         limits=_limits(options),
         log=log,
+        log_prompts=options.log_prompts,
         on_change=on_change,
     )
     guard = Guard(

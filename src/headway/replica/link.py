@@ -89,7 +89,7 @@ class Link:
             self._was_ready = False
             try:
                 status = await self._one_life()
-            except OSError as error:  # no process, no folder or no socket is to be had
+            except (OSError, zmq.ZMQError) as error:  # no process, no folder or no socket is to be had
                 self._heard(LoadFailed(type(error).__name__, f"the replica could not be started: {error}"))
                 return
             if self._stopping:

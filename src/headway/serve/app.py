@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headway.errors import HeadwayError, InvalidRequest
-from headway.serve import events, models, openapi, sight, text, tokens
+from headway.serve import events, models, openapi, pages, sight, text, tokens
 from headway.serve.errors import on_http_error, on_refusal
 from headway.serve.front import Front
 from headway.serve.guard import Guard
@@ -36,7 +36,15 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
             await front.link.stop()
 
     app = Starlette(
-        routes=[*text.routes, *tokens.routes, *sight.routes, *events.routes, *models.routes, *openapi.routes],
+        routes=[
+            *text.routes,
+            *tokens.routes,
+            *sight.routes,
+            *events.routes,
+            *models.routes,
+            *openapi.routes,
+            *pages.routes,
+        ],
         exception_handlers={
             InvalidRequest: _on_invalid,
             HeadwayError: on_refusal,

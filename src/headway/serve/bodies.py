@@ -84,7 +84,7 @@ RANGES: dict[str, Range] = {
 }
 BIAS = Range(-100, 100)
 #: Python reads no number of thousands of digits, and no vocabulary needs one of more than these.
-TOKEN_ID = re.compile(r"[0-9]{1,10}")
+TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):

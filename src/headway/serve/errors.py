@@ -11,6 +11,8 @@ from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, Unkno
 from headway.story.events import SLOW_READER, TIME
 from headway.verdict import Never
 
+_MOST_MESSAGE = 2000
+
 
 class Refusal(HeadwayError):
     """An answer that is an error. `param` names the field or option it is about."""
@@ -33,6 +35,8 @@ class Refusal(HeadwayError):
 
 def error_body(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
     """OpenAI's error object."""
+    if len(message) > _MOST_MESSAGE:  # it may quote what was sent, and that may be megabytes
+        message = f"{message[: _MOST_MESSAGE // 2]} … {message[-_MOST_MESSAGE // 2 :]}"
     kind = {404: "not_found_error", 409: "conflict_error", 429: "rate_limit_error"}.get(status)
     kind = kind or ("invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

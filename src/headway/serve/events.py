@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from headway.errors import InvalidRequest
 from headway.serve.front import Front
+from headway.serve.reading import only
 
 _LOOK_S = 0.05
 #: A comment so often keeps proxies from ending a quiet stream, and shows a client that left.
@@ -25,13 +26,14 @@ async def events(request: Request) -> Response:
     """`id: <epoch>-<number>`, `event: <type>`, JSON data. It goes on after `Last-Event-ID`; else it begins now with
     `?after=now`, else with the oldest event that is kept. Where events were missed there is one `event: gap`, with
     the numbers that are not there: after a pause longer than the ring, or an id of another epoch. With `?until=now`
-    it ends once all that has happened is told."""
+    it ends once all that has happened is told. The header `headway-clock-ns` is the clock of events' `at`, now."""
     front: Front = request.app.state.front
+    only(request.query_params, "after", "until")
     after, missed = _begin(front, request.headers.get("last-event-id"), request.query_params.get("after"))
     until = request.query_params.get("until")
     if until not in (None, "now"):
         raise InvalidRequest("until", f"until is {until!r}; it is now, or left out")
-    headers = {"cache-control": "no-cache"}
+    headers = {"cache-control": "no-cache", "headway-clock-ns": str(front.clock.now_ns())}
     last = front.ring.last if until else None
     return StreamingResponse(_follow(front, after, missed, last), 200, headers, "text/event-stream")
 

@@ -82,6 +82,7 @@ class Front:
         served_name: str,
         limits: ServeLimits | None = None,
         log: EventLog | None = None,
+        log_prompts: bool = False,
         on_change: Callable[[ToFront], None] = lambda message: None,
     ) -> None:
         self.served_name = served_name
@@ -91,6 +92,7 @@ class Front:
         self.story = Story(delivers=True)
         self.ring = EventRing(log.epoch if log else secrets.token_hex(4))
         self.log = log
+        self._log_prompts = log_prompts
         self.metrics = Metrics(self.story)
         self.tokenizer = Tokenizer(files)
         self.template = ChatTemplate(files)
@@ -134,6 +136,9 @@ class Front:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
         self._fold(ev.Received(at=received_at, id=new.id, sent_at=self.clock.now_ns()))
+        if self._log_prompts:
+            text = self.tokenizer.decode(new.prompt, skip_special=False)
+            self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
         if len(self._inboxes) == 1:
             self._moved_at = time.monotonic()
         self.link.say(Submit(new))

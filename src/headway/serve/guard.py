@@ -16,6 +16,8 @@ from headway.serve.errors import Refusal
 
 #: Asked by whoever watches the process, and by a browser before it knows a key.
 OPEN_PATHS = frozenset({"/health", "/ready", "/"})
+#: The page's own files: they are the same for every server and say nothing of this one.
+OPEN_PREFIX = "/page/"
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _OWN_PORTS = {"http": ":80", "https": ":443"}
 
@@ -69,7 +71,8 @@ class Guard:
         return None
 
     def _authorization(self, scope: Scope) -> Refusal | None:
-        if self._key is None or scope["path"] in OPEN_PATHS:
+        path = scope["path"]
+        if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
             return None
         given = _all(scope, b"authorization")
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,6 +11,13 @@ import msgspec
 from headway.errors import InvalidRequest
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+def only(query: Mapping[str, str], *names: str) -> None:
+    """Raises InvalidRequest for a query parameter of another name."""
+    for name in query:
+        if name not in names:
+            raise InvalidRequest(name, f"{name} is not a known query parameter; {', '.join(names)} are")
 
 
 def read_object(data: bytes) -> dict[str, Any]:
@@ -24,11 +32,19 @@ def read_object(data: bytes) -> dict[str, Any]:
 
 
 def as_struct(kind: type[StructT], given: dict[str, Any]) -> StructT:
-    """`given` as `kind`; nulls count as absent. Raises InvalidRequest naming the first field that is wrong."""
+    """`given` as `kind`; nulls count as absent, and 1.0 is a whole number, as JSON schema has it. Raises
+    InvalidRequest naming the first field that is wrong."""
     try:
-        return msgspec.convert({name: value for name, value in given.items() if value is not None}, kind)
+        return msgspec.convert({name: _whole(value) for name, value in given.items() if value is not None}, kind)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_field(error), str(error)) from error
+
+
+def _whole(value: Any, lists: int = 2) -> Any:
+    """A field's number, or the numbers in its lists and their lists, as integers where they are whole."""
+    if isinstance(value, list) and lists and any(isinstance(item, float | list) for item in value):
+        return [_whole(item, lists - 1) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _field(error: msgspec.ValidationError) -> str:

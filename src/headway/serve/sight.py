@@ -13,6 +13,7 @@ from starlette.routing import Route
 from headway.errors import InvalidRequest
 from headway.request import Stage
 from headway.serve.front import Front
+from headway.serve.reading import only
 from headway.serve.shapes import plain_ids
 from headway.story.explain import request_view
 
@@ -26,6 +27,7 @@ async def requests(request: Request) -> Response:
     one stage, `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one."""
     front: Front = request.app.state.front
     query = request.query_params
+    only(query, "after", "limit", "stage")
     limit, stage = _limit(query.get("limit")), query.get("stage")
     if stage is not None and stage not in list(Stage):
         raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")

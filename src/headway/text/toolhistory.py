@@ -21,14 +21,16 @@ def has_calls(messages: Sequence[Message]) -> bool:
 def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages without members that are null (clients send answers back with them), but for `content`.
 
-    Raises InvalidRequest for a message without content that has no tool calls either, and for the calls of an API
-    before tools.
+    Raises InvalidRequest for a message without a role, for one without content that has no tool calls either, and
+    for the calls of an API before tools.
     """
     plain = [
         {key: value for key, value in message.items() if key == "content" or value is not None}
         for message in messages
     ]
     for i, message in enumerate(plain):
+        if not isinstance(message.get("role"), str):
+            raise InvalidRequest("messages", f"messages[{i}].role is missing, or is not a string")
         if message.get("role") == "function" or "function_call" in message:
             raise InvalidRequest(
                 "messages", f"messages[{i}] is of the old function calling; use tool_calls and the role tool"

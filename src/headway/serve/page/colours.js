@@ -1,0 +1,60 @@
+// Colours: one per request, from a palette that colour-blind eyes can tell apart (Paul Tol's "bright" and "muted"
+// schemes), and one per kind of time, from page.css, so that both themes have their own.
+
+const REQUESTS = [
+  "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#44bb99",
+  "#997700", "#cc99bb", "#7777cc", "#99bb55", "#bb5566", "#55aadd", "#aa7755", "#9988aa",
+];
+const KINDS = [
+  "ink", "soft", "faint", "line", "panel", "prefill", "decode", "recompute", "rejected", "space", "turn", "input",
+  "other", "accent",
+];
+
+export function requestColour(hue) {
+  return REQUESTS[hue % REQUESTS.length];
+}
+
+// The theme's colours as canvases need them. Asking the style each time would be slow: `refresh` is for a new theme.
+export class Theme {
+  constructor() {
+    this.refresh();
+  }
+
+  refresh() {
+    const style = getComputedStyle(document.documentElement);
+    for (const kind of KINDS) this[kind] = style.getPropertyValue(`--${kind}`).trim();
+  }
+
+  // The colour of an interval: what was done, or what was awaited.
+  interval({ name, on }) {
+    return this[on ?? name] ?? this.other;
+  }
+}
+
+// "auto" follows the system; a choice is kept for the next visit.
+export function chosenTheme() {
+  return read("headway-theme") ?? "auto";
+}
+
+export function chooseTheme(name) {
+  const dark = name === "dark" || (name === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  write("headway-theme", name);
+}
+
+// Storage may be forbidden (a file opened from disk, a strict browser): then nothing is kept.
+function read(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+function write(key, value) {
+  try {
+    localStorage.setItem(key, value);
+  } catch {
+    // the choice holds for this visit
+  }
+}

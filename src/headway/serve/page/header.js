@@ -1,0 +1,110 @@
+// The line at the top: which model, how full the pool, how many seats, how fast; and where in time the page stands.
+import { setText } from "page/ribbon.js";
+import { duration } from "page/sentences.js";
+
+const RATE_OVER_NS = 2e9;
+const TIERS_EVERY_MS = 2000;
+const STATES = {
+  connecting: "connecting", live: "live", lost: "connection lost, trying again", recorded: "recorded",
+};
+
+export class Header {
+  constructor($, { moment, server, title }) {
+    Object.assign(this, { _$: $, _moment: moment, _server: server });
+    this._title = title;
+    this.model = "…";
+    this._seats = null;
+    this._state = "connecting";
+    this._said = "";
+    if (title) document.title = `${title} · Headway`;
+  }
+
+  // What does not come with events: the model's name, the number of seats, other tiers.
+  async ask() {
+    try {
+      this.model = (await this._server.json("/v1/models")).data[0].id;
+      const metrics = await (await this._server.open("/metrics")).text();
+      const seats = [...metrics.matchAll(/^headway_seats\{state="(?:used|free)"\} (\S+)$/gm)];
+      this._seats = seats.reduce((sum, [, number]) => sum + Number(number), 0) || null;
+      await this._tiers();
+    } catch (error) {
+      this.say(error.message);
+    }
+  }
+
+  connection(name) {
+    if (this._state === "lost" && name === "live") this.ask();
+    this._state = name;
+    document.documentElement.dataset.connection = name;
+    this._tell();
+  }
+
+  // Something went wrong that no view shows.
+  say(text) {
+    this._said = text;
+    this._tell();
+    setTimeout(() => {
+      this._said = "";
+      this._tell();
+    }, 8000);
+  }
+
+  draw(story, now) {
+    const $ = this._$;
+    const { live, reusable, free, seats_used: used } = story.levels;
+    const seats = story.facts?.seats ?? this._seats;
+    setText($("model"), this._title ?? this.model);
+    setText($("levels"), `${live} live · ${reusable} reusable · ${free} free`);
+    setText($("seats"), seats === null ? `${used}` : `${used} of ${seats}`);
+    setText($("rate"), this._rate(now).toFixed(1));
+    this._time(story, now);
+    if (story.unknown.size) this._said ||= `this page does not know events named ${[...story.unknown].join(", ")}`;
+    this._tell();
+  }
+
+  _tell() {
+    const held = this._state === "live" && this._moment.held !== null;
+    setText(this._$("state"), this._said || (held ? "held, still collecting" : STATES[this._state]));
+  }
+
+  // Tokens of the last two seconds.
+  _rate(now) {
+    const from = now - RATE_OVER_NS;
+    let sum = 0;
+    for (const step of this._moment.tape.stepsUntil(this._moment.number, 400).reverse()) {
+      if (step.at < from) break;
+      if (step.committed !== null && step.committed <= this._moment.number && step.committedAt > from) sum += step.emitted;
+    }
+    return sum / (RATE_OVER_NS / 1e9);
+  }
+
+  _time(story, now) {
+    const $ = this._$;
+    const { tape, number, held, recorded, playing } = this._moment;
+    const slider = $("scrub");
+    slider.min = tape.first;
+    slider.max = Math.max(tape.last, 1);
+    slider.value = number;
+    const going = recorded ? playing : held === null;
+    setText($("pause"), going ? "Pause" : recorded ? "Play" : "Go on");
+    $("pause").setAttribute("aria-pressed", String(!going));
+    setText($("live"), recorded ? "End" : "Live");
+    $("live").disabled = recorded ? number >= tape.last : held === null;
+    const first = tape.event(tape.first)?.at ?? now;
+    const where = recorded
+      ? `${duration((now - first) / 1e6)} in`
+      : held === null ? "now" : `${duration((tape.story.at - now) / 1e6)} before the latest event`;
+    setText($("moment"), `step ${story.step}, ${where}`);
+    slider.setAttribute("aria-valuetext", $("moment").textContent);
+  }
+
+  async _tiers() {
+    const { tiers } = await this._server.json("/v1/pool");
+    const list = this._$("tiers");
+    list.hidden = !tiers.length;
+    list.replaceChildren(...tiers.map(({ name, blocks, bytes }) => Object.assign(document.createElement("li"), {
+      textContent: `${name}: ${blocks} blocks, ${(bytes / 2 ** 20).toFixed(1)} MiB`,
+    })));
+    if (tiers.length) setTimeout(() => this._tiers().catch((error) => this.say(error.message)), TIERS_EVERY_MS);
+  }
+}
