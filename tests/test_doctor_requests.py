@@ -85,7 +85,7 @@ def test_drafts_that_are_wrong():
         f"{counts['accepted']} of {drafted} drafts were right ({counts['accepted'] / drafted:.0%}); "
         f"{counts['rejected']} positions were evaluated for nothing, and drafts paused {drafted} times."
     )
-    assert found.next == 'serve with --draft none, or send "draft": 0 with such requests'
+    assert found.next == 'serve with --draft none, or send "draft": "none" with such requests'
 
 
 def test_drafts_that_are_right():

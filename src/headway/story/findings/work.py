@@ -123,6 +123,6 @@ def drafts(seen: Seen) -> Finding | None:
         price_ns(seen, rejected) / 1e9,
         f"{accepted} of {drafted} drafts were right ({accepted / drafted:.0%}); {rejected} positions were evaluated "
         f"for nothing, and drafts paused {times(len(seen.pauses))}.",
-        'serve with --draft none, or send "draft": 0 with such requests',
+        'serve with --draft none, or send "draft": "none" with such requests',
         evidence={"accepted": accepted, "rejected": rejected, "pauses": len(seen.pauses)},
     )
