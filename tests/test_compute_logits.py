@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -76,3 +77,11 @@ def test_a_pool_is_sized_by_memory(tmp_path: Path) -> None:
         TextExecutor.load(files, cache=tmp_path, weights="fp32", memory_bytes=one - 1)
     with pytest.raises(ConfigError, match="--weights: int8"):
         TextExecutor.load(files, cache=tmp_path, weights="int8", blocks=1)
+
+
+def test_a_pool_takes_no_memory_before_its_blocks_are_written(tmp_path: Path) -> None:
+    files, process = files_of(oracle("llama, tied")), psutil.Process()
+    before = process.memory_info().rss
+    executor = TextExecutor.load(files, cache=tmp_path, weights="fp32", memory_bytes=1 << 30)
+    assert executor.blocks * executor.facts.block_bytes > 1023 << 20
+    assert process.memory_info().rss - before < 256 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 
 from headway.compute.models.spec import DecoderSpec
 from headway.plan import Span
+
+_ALIGNED = 64
 
 
 class PagedState:
@@ -19,7 +22,8 @@ class PagedState:
 
     def __init__(self, spec: DecoderSpec, blocks: int, block_tokens: int, dtype: torch.dtype) -> None:
         self.planes, self.blocks, self.block_tokens, self.dtype = 2 * spec.kv_heads, blocks, block_tokens, dtype
-        self._all = torch.zeros(spec.layers, self.planes, blocks * block_tokens, spec.head_dim, dtype=dtype)
+        shape = spec.layers, self.planes, blocks * block_tokens, spec.head_dim
+        self._all = _untouched_zeros(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
         self.layers = list(self._all.unbind(0))
         #: The same bytes as [2 · kv_heads · blocks, block_tokens · head_dim]: what is gathered.
         self.layer_blocks = [layer.view(self.planes * blocks, -1) for layer in self.layers]
@@ -37,3 +41,10 @@ class PagedState:
         sources, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))
         blocks = self._all.view(len(self.layers) * self.planes, self.blocks, -1)
         blocks.index_copy_(1, targets, blocks.index_select(1, sources))
+
+
+def _untouched_zeros(size: int) -> torch.Tensor:
+    """`size` bytes, all 0, that are resident only once they are written: numpy leaves fresh memory to the operating
+    system, where torch would write zeros into it at once. Aligned as torch's own memory is."""
+    raw = np.zeros(size + _ALIGNED, dtype=np.uint8)
+    return torch.from_numpy(raw)[-raw.ctypes.data % _ALIGNED :][:size]

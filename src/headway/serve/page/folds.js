@@ -155,9 +155,12 @@ export const FOLDS = {
     story._remember(record, event.at);
   },
 
-  // Not from the server: a request that began before the oldest event that is kept, as its record shows it.
+  // Not from the server: a request from before the oldest event that is kept, as its record shows it.
   adopted(story, event) {
-    if (!story.record(event.record.id)) story.live.set(event.record.id, event.record.clone());
+    const { record } = event;
+    if (story.record(record.id)) return;
+    if (record.ended) story.ended.set(record.id, record);
+    else story.live.set(record.id, record.clone());
   },
 };
 

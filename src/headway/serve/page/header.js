@@ -73,7 +73,8 @@ export class Header {
     let sum = 0;
     for (const step of this._moment.tape.stepsUntil(this._moment.number, 400).reverse()) {
       if (step.at < from) break;
-      if (step.committed !== null && step.committed <= this._moment.number && step.committedAt > from) sum += step.emitted;
+      const committed = step.committed !== null && step.committed <= this._moment.number;
+      if (committed && step.committedAt > from) sum += step.emitted;
     }
     return sum / (RATE_OVER_NS / 1e9);
   }

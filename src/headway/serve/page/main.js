@@ -70,7 +70,7 @@ function hold(number) {
 }
 
 async function cancel(id) {
-  if (recorded || !id) return;
+  if (!id || moment.held !== null) return;
   try {
     await server.json(`/v1/requests/${encodeURIComponent(id)}`, { method: "DELETE" });
   } catch (error) {
@@ -99,13 +99,15 @@ function askForKey(wrong) {
 
 // -- what is drawn -------------------------------------------------------------------------------------------------
 
-// Until someone chooses, the page looks at whoever waits for space, else at whoever runs.
+// Until someone chooses, the page looks at whoever waits for space, else at whoever runs. A choice is kept while the
+// page shows a time at which that request was not there.
 function choice(story) {
-  if (shown.byHand && story.record(shown.chosen)) return story.record(shown.chosen);
+  const kept = story.record(shown.chosen);
+  if (shown.byHand && kept) return kept;
   const live = [...story.live.values()];
   const waits = live.find((record) => record.verdict?.on === "space");
-  const found = waits ?? story.record(shown.chosen) ?? live[0] ?? [...story.ended.values()].at(-1) ?? null;
-  shown.chosen = found?.id ?? null;
+  const found = waits ?? kept ?? live[0] ?? [...story.ended.values()].at(-1) ?? null;
+  if (!shown.byHand) shown.chosen = found?.id ?? null;
   return found;
 }
 
@@ -120,7 +122,7 @@ function draw(time) {
   ribbon.draw(view, chosen?.hold);
   if (time - shown.wordsAt > WORDS_EVERY_MS) {
     shown.wordsAt = time;
-    queue.draw(story, now, shown.chosen, moment.held !== null);
+    queue.draw(story, now, chosen?.id, moment.held !== null);
     ribbon.tell(view);
     header.draw(story, now);
     shown.words = false;

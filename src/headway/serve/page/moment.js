@@ -1,4 +1,5 @@
-// What moment is shown: now, or one in the past while events go on being collected; and what the time is on the server.
+// What moment is shown: now, or one in the past while events go on being collected; and what the time is on the
+// server.
 
 export class Moment {
   constructor(tape, { recorded = false } = {}) {

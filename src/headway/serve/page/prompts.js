@@ -31,7 +31,7 @@ export class Prompts {
     const legend = Object.assign(document.createElement("legend"), { textContent: name });
     const text = Object.assign(document.createElement("textarea"), { rows: 4, value: EXAMPLES[name] });
     text.setAttribute("aria-label", `prompt ${name}`);
-    const tokens = Object.assign(document.createElement("input"), { type: "number", min: 1, max: 100000, value: 200 });
+    const tokens = Object.assign(document.createElement("input"), { type: "number", min: 1, value: 200 });
     tokens.setAttribute("aria-label", `most tokens of answer ${name}`);
     const label = Object.assign(document.createElement("label"), { textContent: "tokens " });
     label.append(tokens);

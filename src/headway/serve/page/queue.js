@@ -15,10 +15,11 @@ export function queued(story) {
   const live = [...story.live.values()];
   const rank = (record) => (record.ended ? STAGES.length : STAGES.indexOf(record.stage));
   live.sort((a, b) => rank(a) - rank(b) || compare(a.order, b.order) || a.receivedAt - b.receivedAt);
-  const ended = [...story.ended.values()].filter((record) => !story.live.has(record.id)).slice(-ENDED_SHOWN).reverse();
+  const over = [...story.ended.values()].filter((record) => !story.live.has(record.id));
   const waiting = live.filter((record) => record.stage === "waiting");
   const hidden = new Set(waiting.slice(WAITING_SHOWN));
-  return { rows: [...live.filter((record) => !hidden.has(record)), ...ended], hidden: hidden.size, waiting: waiting.length };
+  const rows = [...live.filter((record) => !hidden.has(record)), ...over.slice(-ENDED_SHOWN).reverse()];
+  return { rows, hidden: hidden.size, waiting: waiting.length };
 }
 
 export class QueueView {
@@ -88,7 +89,7 @@ export class QueueView {
     setText(tokens, record.sequences.length ? `${record.emitted} of ${count(most, "token")}` : "");
     setText(age, duration(view.elapsed_ms));
     setText(verdict, line(view));
-    if (this._ruled) link(verdict, record.verdict?.rule && record.verdict.kind === "wait" ? record.verdict.rule : null);
+    if (this._ruled) link(verdict, record.verdict?.kind === "wait" ? record.verdict.rule : null);
     cancel.hidden = record.ended || held || !this._ruled;
   }
 }

@@ -1,5 +1,5 @@
-// What is remembered of one request: story/record.py once more, in the browser. Only the reducer (story.js) writes it.
-// Times are nanoseconds of the server's monotonic clock, exact as numbers for its first hundred days.
+// What is remembered of one request: story/record.py once more, in the browser. Only the reducer writes it. Times are
+// nanoseconds of the server's monotonic clock, exact as numbers for its first hundred days.
 
 export const ENDS = new Set(["finished", "cancelled", "failed", "refused"]);
 const NO_COUNTS = {

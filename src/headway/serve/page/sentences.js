@@ -1,5 +1,5 @@
-// A view in plain sentences with numbers: what `headway why` prints (story/sentences.py once more; a test compares the
-// two), and the same on one line for the queue.
+// A view in plain sentences with numbers: what `headway why` prints (story/sentences.py once more; a test compares
+// the two), and the same on one line for the queue.
 
 const BY = {
   client: "its client left",
@@ -52,7 +52,8 @@ function lack(verdict) {
   const own = verdict.free + verdict.reusable - verdict.have;
   const known = own ? ` (${own} its own prefix)` : "";
   const held = holders(verdict).replace(/\.$/, "");
-  const needs = `needs ${count(verdict.need, "block")}, ${verdict.free} free${reusable}${known}, ${verdict.short} short`;
+  const available = `${verdict.free} free${reusable}${known}`;
+  const needs = `needs ${count(verdict.need, "block")}, ${available}, ${verdict.short} short`;
   return held ? `${needs}; ${held}` : needs;
 }
 
@@ -162,8 +163,8 @@ function reuse(view) {
 function recompute(view) {
   if (!view.preemptions) return "";
   const sum = (kind) => total(view.sequences, (one) => one.positions[kind]);
-  const counts = `lost ${sum("lost")} positions, found ${sum("regained")} of them again, recomputed ${sum("recomputed")}`;
-  return `Preempted ${times(view.preemptions)}: ${counts}.`;
+  const found = `found ${sum("regained")} of them again, recomputed ${sum("recomputed")}`;
+  return `Preempted ${times(view.preemptions)}: lost ${sum("lost")} positions, ${found}.`;
 }
 
 // How often guesses were right, and where none were made because they were not.

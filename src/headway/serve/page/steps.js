@@ -1,5 +1,5 @@
-// Recent steps as bars, as wide as their time and as high as their positions against the budget; below them the chosen
-// request's life on the same scale.
+// Recent steps as bars, as wide as their time and as high as their positions against the budget; below them the
+// chosen request's life on the same scale.
 import { prepare } from "page/tip.js";
 import { count, duration } from "page/sentences.js";
 

@@ -1,5 +1,5 @@
-// The reducer: events in, records out. It is story/reducer.py once more, method by method; a test folds the same log in
-// both and compares every record. Everything on the page is drawn from a Story.
+// The reducer: events in, records out. It is story/reducer.py once more, method by method; a test folds the same log
+// in both and compares every record. Everything on the page is drawn from a Story.
 import { FOLDS } from "page/folds.js";
 import { PoolMap } from "page/pool.js";
 import { Record } from "page/record.js";
@@ -77,13 +77,13 @@ export class Story {
   // -- what the folds share ------------------------------------------------------------------------------------
 
   _begin(id, pattern, at) {
-    const record = new Record(id, pattern, at, this._hue(id));
+    const record = new Record(id, pattern, at, this.hue(id));
     this.live.set(id, record);
     return record;
   }
 
   // A colour that few others have now: from the id on, the first of the least used.
-  _hue(id) {
+  hue(id) {
     const used = new Array(HUES).fill(0);
     for (const record of this.live.values()) used[record.hold.hue] += 1;
     const start = hash(id) % HUES;

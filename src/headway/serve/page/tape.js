@@ -1,5 +1,6 @@
-// The events that the page has seen, in segments, each with the story as it stood before it: so the state at any event
-// is found by folding a few hundred at most. What is older than `kept` events is dropped, as the server's ring does.
+// The events that the page has seen, in segments, each with the story as it stood before it: so the state at any
+// event is found by folding a few hundred at most. What is older than `kept` events is dropped, as the server's ring
+// does.
 import { Story } from "page/story.js";
 
 const SEGMENT = 400;

@@ -15,7 +15,9 @@ export function requestView(story, record, now, references = story.references())
     priority: record.priority,
     max_tokens: record.maxTokens,
   };
-  for (const field of ["prompt", "reason", "message", "dropped"]) if (record[field] !== null) view[field] = record[field];
+  for (const field of ["prompt", "reason", "message", "dropped"]) {
+    if (record[field] !== null) view[field] = record[field];
+  }
   return view;
 }
 

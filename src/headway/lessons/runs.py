@@ -1,0 +1,96 @@
+"""Runs of a few requests for the lessons, and what their events say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headway.clock import ModelledClock
+from headway.compute.executor import Executor
+from headway.compute.fake import FakeExecutor
+from headway.plan import StepPlan
+from headway.request import Counts
+from headway.sim.pair import Pair, PairOptions
+from headway.story.events import Admitted, Committed, Stepped
+from headway.verdict import Wait
+
+
+def prompt(positions: int, first: int = 3) -> list[int]:
+    """Token ids for the fake executor; prompts with different `first` differ everywhere."""
+    return [(first + 7 * i) % 997 for i in range(positions)]
+
+
+def modelled(
+    prompts: dict[str, list[int]],
+    tokens: int,
+    options: PairOptions,
+    *,
+    blocks: int,
+    cost_ns: Callable[[StepPlan], int],
+    block_tokens: int = 16,
+) -> tuple[Pair, list[str]]:
+    """Serve the requests on the fake executor, whose steps take the modelled time `cost_ns`. All arrive together.
+    Returns the pair as it ended, and its story, a line each."""
+    pair = Pair(prompts, dict.fromkeys(prompts, tokens), options, block_tokens=block_tokens)
+    clock = ModelledClock()
+    executor = FakeExecutor(blocks=blocks, block_tokens=block_tokens, clock=clock, cost_ns=cost_ns)
+    story: list[str] = []
+    pair.run(executor, blocks, story.append, clock)
+    return pair, [line for line in story if "first token" not in line]
+
+
+def real(
+    prompts: dict[str, list[int]], tokens: int, executor: Executor, *, blocks: int, prefix_cache: bool, seats: int
+) -> Pair:
+    """Serve the requests on a loaded model, in steps that hold a whole prompt. All arrive together."""
+    options = PairOptions(seats=seats, step_tokens=512, prefix_cache=prefix_cache)
+    pair = Pair(prompts, dict.fromkeys(prompts, tokens), options)
+    pair.run(executor, blocks, lambda line: None)
+    return pair
+
+
+def counts(pair: Pair, id: str) -> Counts:
+    """The positions of request `id`, by how their state came to be."""
+    return pair.narrator.story.record(id).sequences[0].counts
+
+
+def steps(pair: Pair) -> list[Stepped]:
+    return [event for event in pair.events if isinstance(event, Stepped)]
+
+
+def blocks_taken(pair: Pair, id: str) -> int:
+    """Blocks that `id` was given over its life, found ones included."""
+    admitted = [table for event in pair.events if isinstance(event, Admitted) and event.id == id
+                for table in event.tables]  # fmt: skip
+    grown = [grown.blocks for event in steps(pair) for grown in event.grown if grown.id == id]
+    return sum(map(len, [*admitted, *grown]))
+
+
+def waits(pair: Pair, id: str) -> list[Wait]:
+    """The verdict of every step in which `id` was judged and waited."""
+    return [event.waits[id] for event in steps(pair) if id in event.waits]
+
+
+def evicted_for(pair: Pair, id: str) -> int:
+    """Reusable blocks that were evicted in the steps of `id`, which has every step to itself."""
+    before = evicted = 0
+    for event in steps(pair):
+        if event.members[0].id == id:
+            evicted += event.levels.evictions - before
+        before = event.levels.evictions
+    return evicted
+
+
+def first_token_ms(pair: Pair, id: str) -> float:
+    """From admission to the commit of the step that emitted the first token."""
+    admitted = next(event.at for event in pair.events if isinstance(event, Admitted) and event.id == id)
+    emitted = next(
+        event.at
+        for event in pair.events
+        if isinstance(event, Committed) and any(out.id == id and out.emitted for out in event.outcomes)
+    )
+    return (emitted - admitted) / 1e6
+
+
+def interval_ms(pair: Pair, id: str, name: str) -> float:
+    """What the intervals called `name` of a request's life add up to."""
+    return sum(each.ns for each in pair.narrator.story.record(id).intervals if each.name == name) / 1e6
