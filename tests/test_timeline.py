@@ -15,10 +15,13 @@ from headway.cli import main
 from headway.story.events import Cancelled, Failed, Preempted, Refused, Stepped
 from headway.story.explain import request_view
 from headway.story.log import EventLog
+from headway.story.metrics import Metrics
+from headway.story.reducer import Story
 from headway.story.ring import EventRing
 from headway.story.timeline import ENGINE, REQUESTS, STEPS_TRACK, Timeline, stretches
 from serving import until
 from test_story_log import busy_world
+from test_story_metrics import sample
 from test_story_time import mixed_world
 from world import World
 
@@ -88,7 +91,7 @@ def slices_of(trace: Trace, track: int) -> list[Trace]:
 @pytest.fixture(scope="module")
 def mixed() -> tuple[World, Trace]:
     """Every kind of life, its end and its waits, on a clock that moves by odd amounts."""
-    world, _ = mixed_world(150)
+    world, _ = mixed_world(1000)
     return world, told(world).trace(world.clock.now_ns())
 
 
@@ -104,7 +107,7 @@ def test_a_requests_slices_are_its_intervals_and_sum_to_its_elapsed_time(mixed):
     world, trace = mixed
     now = world.clock.now_ns()
     names = tracks(trace)
-    assert list(names.values()) == list(dict.fromkeys(names.values())) and len(names) == 150
+    assert list(names.values()) == list(dict.fromkeys(names.values())) and len(names) == 1000
     for track, id in names.items():
         view = request_view(world.story, world.story.record(id), now)
         slices = slices_of(trace, track)
@@ -137,6 +140,26 @@ def test_positions_by_kind_sum_to_what_the_records_count(mixed):
     records = [sequence.counts for record in world.story.ended.values() for sequence in record.sequences]
     assert sums == {kind: sum(getattr(counts, kind) for counts in records) for kind in sums}
     assert min(sums.values()) > 0
+
+
+def test_metrics_records_and_steps_count_the_same_positions(mixed):
+    """A thousand lives, told three times from the same events."""
+    world, trace = mixed
+    story = Story()
+    metrics = Metrics(story)
+    for event in world.events:
+        metrics.fold(event)
+        story.fold(event)
+    counts = [sequence.counts for record in story.ended.values() for sequence in record.sequences]
+    parts = [part["args"] for part in of_kind(trace, "X") if part["pid"] == ENGINE and "failed" not in part["args"]]
+    for kind in ("prefilled", "decoded", "recomputed", "rejected"):
+        counted = sample(metrics, "positions_total", kind=kind)
+        assert counted == sum(getattr(count, kind) for count in counts) > 0
+        assert counted == sum(args["positions"].get(kind, 0) for args in parts)
+    ended = {reason: sample(metrics, "requests_finished_total", reason=reason) for reason in ("cancelled", "failed")}
+    for stage, counted in ended.items():
+        assert counted == sum(record.stage == stage for record in story.ended.values()) > 0
+    assert sample(metrics, "preemptions_total") == sum(record.preemptions for record in story.ended.values()) > 0
 
 
 def test_the_counters_are_the_levels_that_the_events_tell(mixed):
