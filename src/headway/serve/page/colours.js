@@ -1,9 +1,9 @@
-// Colours: one per request, from a palette that colour-blind eyes can tell apart (Paul Tol's "bright" and "muted"
-// schemes), and one per kind of time, from page.css, so that both themes have their own.
+// Colours: one per request, and one per kind of time, from page.css, so that both themes have their own.
 
+// Most of them from Paul Tol's schemes for colour-blind eyes; those who arrive one after the other differ most.
 const REQUESTS = [
-  "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#44bb99",
-  "#997700", "#cc99bb", "#7777cc", "#99bb55", "#bb5566", "#55aadd", "#aa7755", "#9988aa",
+  "#4477aa", "#ee8866", "#44bb99", "#aa3377", "#ccbb44", "#66ccee",
+  "#ee6677", "#228833", "#8877cc", "#aa7744", "#99bb55", "#dd99bb",
 ];
 const KINDS = [
   "ink", "soft", "faint", "line", "panel", "prefill", "decode", "recompute", "rejected", "space", "turn", "input",

@@ -32,6 +32,7 @@ export const FOLDS = {
     if (!record || record.stage !== "received") record = story._begin(event.id, event.pattern, event.at);
     record.stage = "waiting";
     record.order = event.order;
+    record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;
     record.sequences = Array.from({ length: event.n }, (_, index) => new SequenceRecord(index, event.prompt));

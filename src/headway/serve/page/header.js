@@ -9,14 +9,17 @@ const STATES = {
 };
 
 export class Header {
-  constructor($, { moment, server, title }) {
-    Object.assign(this, { _$: $, _moment: moment, _server: server });
+  // `changed` is told when there is something new to draw that no event brought.
+  constructor($, { moment, server, title, changed }) {
+    Object.assign(this, { _$: $, _moment: moment, _server: server, _changed: changed });
     this._title = title;
     this.model = "…";
     this._seats = null;
     this._state = "connecting";
     this._said = "";
-    if (title) document.title = `${title} · Headway`;
+    if (!title) return;
+    document.title = `${title} · Headway`;
+    $("model").previousElementSibling.textContent = "run";
   }
 
   // What does not come with events: the model's name, the number of seats, other tiers.
@@ -26,6 +29,7 @@ export class Header {
       const metrics = await (await this._server.open("/metrics")).text();
       const seats = [...metrics.matchAll(/^headway_seats\{state="(?:used|free)"\} (\S+)$/gm)];
       this._seats = seats.reduce((sum, [, number]) => sum + Number(number), 0) || null;
+      this._changed();
       await this._tiers();
     } catch (error) {
       this.say(error.message);

@@ -31,9 +31,8 @@ const tape = new Tape({
 });
 const moment = new Moment(tape, { recorded: recorded !== null });
 const server = new Server(askForKey);
-const header = new Header($, { moment, server, title: recorded?.title ?? null });
-
 const shown = { chosen: null, byHand: false, pointed: null, dirty: true, wordsAt: 0 };
+const header = new Header($, { moment, server, title: recorded?.title ?? null, changed: () => change(() => {}) });
 const blocks = new BlocksView({ canvas: $("map"), told: $("blocks-told"), tip, theme, choose });
 const steps = new StepsView({ canvas: $("lane"), told: $("steps-told"), tip, theme, goTo: hold });
 const ribbon = new RibbonView({

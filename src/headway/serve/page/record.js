@@ -32,12 +32,12 @@ export class SequenceRecord {
 }
 
 export class Record {
-  // `hold` is what the blocks it holds remember of it: its id, and its place in the palette.
-  constructor(id, pattern, receivedAt, hue) {
+  // `hold` is what the blocks it holds remember of it: its id, and its hue, which is its number among the arrivals.
+  constructor(id, pattern, receivedAt) {
     this.id = id;
     this.pattern = pattern;
     this.receivedAt = receivedAt;
-    this.hold = Object.freeze({ id, hue });
+    this.hold = Object.freeze({ id, hue: 0 });
     this.stage = "received";
     this.verdict = null;
     this.sinceStep = 0;

@@ -9,7 +9,7 @@ const TOP = 16;
 const LANE = 9;
 // One position of many is still to be seen.
 const LOWEST = 3;
-const SPANS_MS = [50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 60000];
+const SPANS_MS = [50, 100, 200, 500, 1000, 2000, 3000, 5000, 10000, 15000, 20000, 30000, 60000];
 const KINDS = ["decode", "prefill", "recompute", "rejected"];
 // A step ends where the next one starts, unless the replica was idle in between.
 const IDLE_NS = 30e6;
@@ -18,7 +18,7 @@ export class StepsView {
   constructor({ canvas, told, tip, theme, goTo }) {
     Object.assign(this, { _canvas: canvas, _told: told, _tip: tip, _theme: theme });
     this._bars = [];
-    this._spanMs = 5000;
+    this._spanMs = 1000;
     canvas.addEventListener("pointermove", (event) => this._point(event));
     canvas.addEventListener("pointerleave", () => tip.hide());
     canvas.addEventListener("click", (event) => {
@@ -49,13 +49,14 @@ export class StepsView {
     this._tell(steps.at(-1), chosen);
   }
 
-  // The span of time that the lane shows: so long that a usual step is some pixels wide.
+  // The span of time that the lane shows: so long that a usual step is some pixels wide, and no longer than all.
   _span(steps, width) {
     const recent = steps.slice(-40);
     const gaps = recent.slice(1).map((step, place) => (step.at - recent[place].at) / 1e6).sort((a, b) => a - b);
     if (gaps.length < 5) return this._spanMs;
-    const wanted = gaps[gaps.length >> 1] * (width / 9);
-    if (wanted < this._spanMs * 1.3 && wanted > this._spanMs / 3.5) return this._spanMs;
+    const usual = gaps[gaps.length >> 1] * (width / 8);
+    const wanted = Math.min(usual, (steps.at(-1).at - steps[0].at) / 1e6);
+    if (wanted < this._spanMs * 1.1 && wanted > this._spanMs / 3.5) return this._spanMs;
     return SPANS_MS.find((span) => span >= wanted) ?? SPANS_MS.at(-1);
   }
 

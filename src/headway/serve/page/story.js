@@ -4,8 +4,6 @@ import { FOLDS } from "page/folds.js";
 import { PoolMap } from "page/pool.js";
 import { Record } from "page/record.js";
 
-export const HUES = 16;
-
 export class Story {
   // `facts` is what the replica said of itself when it was ready, if that is among the events.
   // `delivers` says that a front reports `delivered` for each request; without it a life ends with its stage.
@@ -77,18 +75,9 @@ export class Story {
   // -- what the folds share ------------------------------------------------------------------------------------
 
   _begin(id, pattern, at) {
-    const record = new Record(id, pattern, at, this.hue(id));
+    const record = new Record(id, pattern, at);
     this.live.set(id, record);
     return record;
-  }
-
-  // A colour that few others have now: from the id on, the first of the least used.
-  hue(id) {
-    const used = new Array(HUES).fill(0);
-    for (const record of this.live.values()) used[record.hold.hue] += 1;
-    const start = hash(id) % HUES;
-    const order = used.map((_, place) => (start + place) % HUES);
-    return order.reduce((best, hue) => (used[hue] < used[best] ? hue : best), order[0]);
   }
 
   _queue(record, at) {
@@ -165,8 +154,4 @@ function changeKey(verdict) {
 function before(order, other) {
   const place = order.findIndex((value, index) => value !== other[index]);
   return place === -1 ? order.length < other.length : place < other.length && order[place] < other[place];
-}
-
-function hash(text) {
-  return [...text].reduce((sum, letter) => Math.imul(sum ^ letter.codePointAt(0), 16777619) >>> 0, 2166136261);
 }

@@ -1,0 +1,67 @@
+"""A log in which everything happens that an event can tell, made by the real engine in no time."""
+
+from __future__ import annotations
+
+from headway.plan import Grammar
+from headway.request import Pause
+from headway.story import events as ev
+from world import Allowing, Guessing, World
+
+
+class Pausing(Guessing):
+    """Guesses what was said last, is mostly wrong, and says so."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda tokens: tokens[-2:])
+
+    def verified(self, drafted: int, accepted: int) -> Pause | None:
+        return None if accepted else Pause(drafted, accepted, 8)
+
+
+#: Events that an engine alone does not tell; `delivered` adds them.
+OF_A_FRONT = {ev.Loaded, ev.TurnedAway, ev.Received, ev.Prompted, ev.Delivered}
+
+
+def log() -> list[ev.AnyEvent]:
+    """Of everything something: preemptions, siblings, known prefixes, drafts, grammars, a cancellation in the middle
+    of a step, a refusal, a step that fails, waits of all kinds."""
+    world = World(blocks=26, seats=4, step_tokens=64, max_bypass=2, drafters=lambda new: Pausing())
+    prompt = [7 * i % 97 for i in range(96)]
+    world.add("a", 150, max_tokens=60)
+    world.add("b", [*prompt, 1], max_tokens=30, n=2)
+    world.add("c", 90, max_tokens=30)
+    world.add("huge", 5000, max_tokens=1)
+    world.add("strict", 20, max_tokens=4, grammar=Grammar("regex", "x"))
+    world.add("loose", 20, max_tokens=4, grammar=Grammar("regex", "y"))
+    for _ in range(12):
+        world.step()
+    world.engine.supply("strict", [Allowing(world.vocab)])
+    world.engine.fail("loose", "it means nothing")
+    for name in "defg":
+        world.add(name, [*prompt, ord(name)], max_tokens=12)
+    for _ in range(25):
+        world.step()
+    plan = world.engine.plan()
+    assert plan is not None
+    world.engine.cancel("a")
+    world.note(world.engine.commit(world.executor.run(plan)))
+    world.engine.plan()
+    world.engine.abort("the step was told to fail")
+    world.add("last", [*prompt, 3], max_tokens=20)
+    world.run()
+    return world.events
+
+
+def delivered(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:
+    """The same as a front tells it: who comes is received, who is over is delivered a moment later."""
+    loaded = ev.Loaded(at=0, model="m", blocks=26, block_tokens=16, block_bytes=1, seats=4, step_tokens=64, threads=1,
+                       weights="fp32")  # fmt: skip
+    told: list[ev.AnyEvent] = [loaded]
+    for event in events:
+        if isinstance(event, ev.Arrived):
+            told += [ev.Received(at=event.at - 500, id=event.id), ev.TurnedAway(at=event.at, counts={"queue": 1})]
+            told.append(ev.Prompted(at=event.at, id=event.id, text="what it says"))
+        told.append(event)
+        if isinstance(event, ev.Finished | ev.Cancelled | ev.Failed | ev.Refused):
+            told.append(ev.Delivered(at=event.at + 700, id=event.id))
+    return told

@@ -1,0 +1,259 @@
+"""The live page in a real browser: over a real server with a small pool, and opened from a file without one."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from browser import chromium, opened
+from fake_server import fake_serving
+from headway.artifacts.files import ModelFiles
+from headway.serve import rule
+from headway.serve.guard import Guard
+from headway.serve.pages import assets, self_contained
+from headway.story.ring import EventRing
+from page_log import log
+from serving import Server, serving, until
+
+#: About 430 and 330 positions: 27 and 21 blocks, of a pool that has 40.
+LONG, LONGER = "word " * 330, "word " * 400
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server"), "--memory", "40blocks", "--no-prefix-cache") as server:
+        yield server
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    with opened(browser, f"{server.url}/") as page:
+        expect(page.locator("#state")).to_have_text("live")
+        yield page
+    for id, record in server.records().items():
+        if record["stage"] in ("waiting", "running"):
+            server.http.delete(f"/v1/requests/{id}")
+    until(lambda: server.live() == 0)
+
+
+# -- over a server -------------------------------------------------------------------------------------------------
+
+
+def ask(page: Page, a: str, b: str, tokens: int = 200) -> tuple[str, str]:
+    """Fill both prompts and send them, the first one first. Their ids."""
+    for name, text in (("A", a), ("B", b)):
+        page.get_by_label(f"prompt {name}").fill(text)
+        page.get_by_label(f"most tokens of answer {name}").fill(str(tokens))
+    for whole in page.get_by_label("all of them").all():
+        whole.check()
+    page.get_by_role("button", name="Send both").click()
+    first, second = page.locator(".sent").all()
+    expect(second).to_be_visible()
+    return first.inner_text(), second.inner_text()
+
+
+def contend(page: Page) -> tuple[str, str]:
+    """Send two that do not fit together. The id of the one that runs, and of the one that waits for space."""
+    both = set(ask(page, LONGER, LONG))
+    waits = page.locator("#rows li.waiting.space")
+    expect(waits).to_have_count(1, timeout=15000)
+    waiting = str(waits.get_attribute("data-id"))
+    (running,) = both - {waiting}
+    return running, waiting
+
+
+def row(page: Page, id: str) -> Any:
+    return page.locator(f'#rows li[data-id="{id}"]')
+
+
+def test_the_second_of_two_waits_for_space_with_the_servers_numbers_until_the_first_is_cancelled(
+    page: Page, server: Server
+) -> None:
+    a, b = contend(page)
+    verdict = row(page, b).locator(".verdict")
+    expect(verdict).to_contain_text("Waiting for space: needs")
+    expect(row(page, a).locator(".verdict")).to_contain_text("Decodes", timeout=15000)
+    wait = until(lambda: _told(server.record(b)["verdict"], verdict.inner_text()))
+    assert [holder["id"] for holder in wait["holders"]] == [a] and wait["need"] == wait["free"] + wait["short"]
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#why")).to_contain_text(f"{b} is waiting")  # it is chosen, since it waits for space
+
+    row(page, a).locator(".name").click()
+    canvas = page.locator("#map")
+    row(page, b).hover()
+    (short,) = re.findall(r", (\d+) short;", verdict.inner_text())
+    expect(canvas).to_have_attribute("data-ghosts", short)
+    expect(canvas).to_have_attribute("data-lit", a)
+    assert f"{b} lacks {short}" in str(canvas.get_attribute("aria-label"))
+
+    canvas.hover(position={"x": 60, "y": 12})
+    expect(page.locator("#tip")).to_contain_text(re.compile(rf"Block \d+\s*held by {a}"))
+    lane = page.locator("#lane")
+    lane.hover(position={"x": lane.bounding_box()["width"] - 8, "y": 60})  # type: ignore[index]
+    expect(page.locator("#tip")).to_contain_text(re.compile(r"Step \d+, .* of 512 positions"))
+
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name=f"cancel {a}").click()
+    expect(row(page, b).locator(".stage")).to_have_text("running", timeout=10000)
+    expect(row(page, a).locator(".verdict")).to_contain_text("Cancelled after")
+    expect(page.get_by_label(f"answer {a[0]}", exact=True)).to_contain_text("the request was cancelled")
+    expect(page.get_by_label(f"answer {b[0]}", exact=True)).not_to_be_empty(timeout=15000)
+
+
+def _told(wait: dict[str, Any] | None, words: str) -> dict[str, Any] | None:
+    """The verdict, once the page says the very same: what it shows is a moment behind or ahead of what is asked."""
+    if wait is None or wait["kind"] != "wait" or not wait["holders"]:
+        return None
+    (holder,) = wait["holders"]
+    numbers = f"needs {wait['need']} blocks, {wait['free']} free, {wait['short']} short"
+    return wait if words == f"Waiting for space: {numbers}; {holder['id']} holds {holder['blocks']}" else None
+
+
+def test_holding_the_view_and_going_back_show_the_past_while_events_come_in(page: Page, server: Server) -> None:
+    server.complete("Hello", max_tokens=12, ignore_eos=True)
+    (id, _) = ask(page, "Say something long.", "Say more.", tokens=150)
+    expect(row(page, id).locator(".stage")).to_have_text("running", timeout=10000)
+    page.locator("h1").click()
+    page.keyboard.press("Space")
+    expect(page.locator("#state")).to_have_text("held, still collecting")
+    moment = page.locator("#moment")
+    held = moment.inner_text()
+    latest = int(str(page.locator("#scrub").get_attribute("max")))
+    page.wait_for_function("(latest) => document.getElementById('scrub').max > latest", arg=latest)
+    step = int(held.split()[1].strip(","))
+    assert moment.inner_text().startswith(f"step {step},")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(moment).to_contain_text(re.compile(rf"^step ({step - 1}|{step - 2}),"))
+    page.locator("#scrub").fill("3")
+    expect(moment).to_contain_text("step 0,")
+    expect(row(page, id)).to_have_count(0)
+    page.keyboard.press("l")
+    expect(page.locator("#state")).to_have_text("live")
+    expect(row(page, id)).to_have_count(1)
+
+
+def test_a_verdict_leads_to_the_lines_that_made_it(page: Page, server: Server) -> None:
+    _, b = contend(page)
+    link = row(page, b).locator("a.verdict")
+    expect(link).to_have_attribute("href", "/page/rule/waiting.py#blocks")
+    page.goto(f"{server.url}/page/rule/waiting.py#blocks")
+    marked = page.locator(".rule:target")
+    expect(marked).to_be_in_viewport()
+    first, last = rule.rule_lines()["blocks"]
+    numbers = [int(number) for number in marked.locator("i").all_inner_texts()]
+    assert numbers == list(range(first, last + 1))
+    expect(marked).to_contain_text('rule="blocks"')
+
+
+def test_the_lines_of_each_rule_are_those_that_make_its_verdict() -> None:
+    lines = rule.source().splitlines()
+    assert set(rule.rule_lines()) == {"seats", "blocks", "budget", "order", "grammar"}
+    for name, (first, last) in rule.rule_lines().items():
+        text = "\n".join(lines[first - 1 : last])
+        wanted = "def look_further(" if name == "order" else f'rule="{name}"'
+        assert wanted in text and text.count("Wait(") + text.count("Wait:") <= 3 and last - first < 20
+        others = set(rule.rule_lines()) - {name}
+        assert not any(f'rule="{other}"' in text for other in others)
+
+
+def test_on_a_phone_nothing_scrolls_sideways_and_the_keyboard_chooses(browser: Browser, server: Server) -> None:
+    server.complete("Hello", max_tokens=2)
+    server.complete("Hello again", max_tokens=2)
+    with opened(browser, f"{server.url}/", width=390, height=844) as page:
+        expect(page.locator("#rows li").nth(1)).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        before = page.locator("#rows li[aria-current]").get_attribute("data-id")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        expect(page.locator("#rows li[aria-current]")).not_to_have_attribute("data-id", str(before))
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_the_pages_files_have_types_may_be_kept_and_run_nothing_from_elsewhere(server: Server) -> None:
+    home = server.http.get("/")
+    assert home.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in home.headers["content-security-policy"]
+    script = server.http.get("/page/story.js")
+    assert script.headers["content-type"].startswith("text/javascript")
+    again = server.http.get("/page/story.js", headers={"if-none-match": script.headers["etag"]})
+    assert again.status_code == 304 and not again.content
+    for name in ("nothing.js", "..%2Fpages.py", "%2e%2e/pages.py"):
+        assert server.http.get(f"/page/{name}").status_code == 404
+    assert not re.search(
+        r"https?://(?!www\.w3\.org/2000/svg)", "".join(asset.body.decode() for asset in assets().values())
+    )
+
+
+def test_modules_are_short_enough_to_be_read() -> None:
+    lines = {name: asset.body.decode().splitlines() for name, asset in assets().items() if name != "index.html"}
+    assert {name: len(rows) for name, rows in lines.items() if len(rows) > 300} == {}
+    assert [(name, row) for name, rows in lines.items() for row in rows if len(row) > 118] == []
+
+
+def test_with_a_key_the_page_asks_for_it_once(browser: Browser, smollm2: ModelFiles) -> None:
+    with (
+        fake_serving(smollm2, guard=Guard(key="secret")) as server,
+        opened(browser, f"{server.url}/", quiet=False) as page,
+    ):
+        for given in ("wrong", "secret"):
+            page.locator("#key").fill(given)
+            page.get_by_role("button", name="Go on").click()
+        expect(page.locator("#state")).to_have_text("live")
+        expect(page.locator("#model")).not_to_have_text("…")
+        page.reload()
+        expect(page.locator("#state")).to_have_text("live")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_request_from_before_the_kept_events_is_shown_as_its_record_says(
+    browser: Browser, smollm2: ModelFiles
+) -> None:
+    with fake_serving(smollm2, blocks=64) as server:
+        server.front.ring = EventRing("epoch", 20)
+        ask = partial(server.complete, list(range(1, 200)), id="old", max_tokens=500)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: server.front.ring.last > 60)
+        server.executor.gate.clear()
+        until(lambda: server.executor.waits)
+        with opened(browser, f"{server.url}/") as page:
+            emitted = server.record("old")["sequences"][0]["tokens"]["emitted"]
+            expect(row(page, "old").locator(".tokens")).to_have_text(f"{emitted} of 500 tokens")
+            expect(row(page, "old").locator(".stage")).to_have_text("running")
+            server.executor.gate.set()
+            expect(row(page, "old").locator(".stage")).to_have_text("finished")
+            expect(row(page, "old").locator(".tokens")).to_have_text("500 of 500 tokens")
+        asking.join(10)
+
+
+# -- without one ---------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_run_opens_from_a_file_and_plays(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(self_contained(log(), "A run <with> 'marks'"))
+    with opened(browser, file.as_uri()) as page:
+        expect(page.locator("#state")).to_have_text("recorded")
+        assert page.title() == "A run <with> 'marks' · Headway"
+        expect(page.locator("#prompts")).to_be_hidden()
+        expect(row(page, "huge").locator(".verdict")).to_contain_text("the limit is 26")
+        expect(page.locator(".cancel:visible")).to_have_count(0)
+        expect(page.locator("a.verdict")).to_have_count(0)
+        page.get_by_role("button", name="Play").click()
+        expect(page.get_by_role("button", name="Pause")).to_be_visible()
+        expect(page.get_by_role("button", name="Play")).to_be_visible(timeout=5000)

@@ -1,0 +1,154 @@
+"""The page's reducer against the server's, on the same events; and what folding and drawing cost."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser
+
+from browser import chromium, opened
+from headway.serve.pages import assets, self_contained
+from headway.story import events as ev
+from headway.story.explain import request_view
+from headway.story.reducer import Story
+from headway.story.sentences import tell
+from page_log import OF_A_FRONT, delivered, log
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+FOLD = """async ([events, delivers]) => {
+  const { Story } = await import("page/story.js");
+  const { requestView } = await import("page/view.js");
+  const { tell } = await import("page/sentences.js");
+  let story = new Story({ delivers });
+  return events.map((event, place) => {
+    story.fold(event);
+    story = story.clone();
+    if (place % 4 && event.event !== "cancelled" && event.event !== "failed") return null;
+    const records = [...story.live.values(), ...story.ended.values()];
+    const views = records.map((record) => requestView(story, record, event.at + 1234));
+    const tables = (record) => record.sequences.map((one) => one.blocks.slice());
+    const blocks = Object.fromEntries(records.map((record) => [record.id, tables(record)]));
+    const cells = { live: 0, reusable: 0, free: 0 };
+    for (let block = 0; block < story.pool.total; block += 1) cells[story.pool.cell(block).state] += 1;
+    return { views, blocks, cells, told: views.map(tell), unknown: [...story.unknown] };
+  });
+}"""
+
+
+@pytest.mark.parametrize("delivers", [False, True])
+def test_the_page_folds_a_log_into_the_same_records_and_sentences_as_the_server(
+    browser: Browser, tmp_path: Path, delivers: bool
+) -> None:
+    events = delivered(log()) if delivers else log()
+    kinds = {type(event) for event in events}
+    assert kinds >= set(get_args(ev.AnyEvent)) - OF_A_FRONT
+    file = tmp_path / "run.html"
+    file.write_text(self_contained(events, "a run"))
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(FOLD, [json.loads(msgspec.json.encode(events)), delivers])
+    story = Story(delivers=delivers)
+    for event, theirs in zip(events, found, strict=True):
+        story.fold(event)
+        if theirs is None:
+            continue
+        records = [*story.live.values(), *story.ended.values()]
+        views = [request_view(story, record, event.at + 1234) for record in records]
+        assert theirs["views"] == json.loads(json.dumps(views)), event
+        assert theirs["told"] == [tell(view) for view in views]
+        assert theirs["blocks"] == {r.id: [sequence.blocks for sequence in r.sequences] for r in records}
+        if isinstance(event, ev.Stepped | ev.Committed) and not _aborted(event, events):
+            levels = event.levels
+            assert theirs["cells"] == {"live": levels.live, "reusable": levels.reusable, "free": levels.free}
+        assert theirs["unknown"] == []
+
+
+def _aborted(event: ev.AnyEvent, events: list[ev.AnyEvent]) -> bool:
+    """Of a step that failed the blocks are free before it is told who held them."""
+    return isinstance(event, ev.Committed) and not event.outcomes and any(isinstance(e, ev.Failed) for e in events)
+
+
+def test_the_page_has_a_fold_for_every_event() -> None:
+    tags = {str(event.__struct_config__.tag) for event in get_args(ev.AnyEvent)}
+    folds = set(re.findall(r"^  (\w+)(?:\(story, event\) \{|: \(story, event\))", _text("folds.js"), re.MULTILINE))
+    assert folds - {"adopted"} == tags
+
+
+def _text(name: str) -> str:
+    return assets()[name].body.decode()
+
+
+COST = """async ([requests, blocks, steps]) => {
+  const { Tape } = await import("page/tape.js");
+  const { BlocksView } = await import("page/blocks.js");
+  const { StepsView } = await import("page/steps.js");
+  const { QueueView } = await import("page/queue.js");
+  const { Theme } = await import("page/colours.js");
+  const $ = (id) => document.getElementById(id);
+  const tape = new Tape({ kept: 1e6 });
+  const theme = new Theme();
+  const tip = { show() {}, hide() {} };
+  const map = new BlocksView({ canvas: $("map"), told: $("blocks-told"), tip, theme, choose() {} });
+  const lane = new StepsView({ canvas: $("lane"), told: $("steps-told"), tip, theme, goTo() {} });
+  const nothing = () => {};
+  const queue = new QueueView({ list: $("rows"), told: $("queue-told"), none: $("none"), ruled: true,
+    choose: nothing, point: nothing, cancel: nothing });
+  const ids = Array.from({ length: requests }, (_, place) => `r-${place}`);
+  const own = Math.floor(blocks / requests) - 1;
+  let at = 0;
+  ids.forEach((id, place) => {
+    tape.push({ event: "received", at, id, pattern: "text" });
+    tape.push({ event: "arrived", at, id, pattern: "text", prompt: 100, n: 1, max_tokens: 1e5, priority: 0,
+      order: [place], wait: null });
+    const table = Array.from({ length: own }, (_, block) => place * own + block);
+    tape.push({ event: "admitted", at, step: 1, id, resumed: false, indexes: [0], tables: [table], inherited: [0],
+      miss: null });
+  });
+  const live = own * requests;
+  const levels = { live, reusable: 0, free: blocks - live, seats_used: requests, evictions: 0 };
+  const spent = { fold: 0, canvases: 0, queue: 0 };
+  const timed = (part, what) => {
+    const from = performance.now();
+    what();
+    spent[part] += (performance.now() - from) / steps;
+  };
+  for (let step = 1; step <= steps; step += 1) {
+    at += 20e6;
+    const members = ids.map((id) => [id, 0, 100 + step, 1, 0, "decode"]);
+    const outcomes = ids.map((id) => [id, 0, 0, 1, 0, 0, 1, own, null, 0]);
+    timed("fold", () => {
+      tape.push({ event: "step", at, step, budget: 512, members, grown: [], waits: {}, head: null, waiting: 0,
+        levels });
+      tape.push({ event: "committed", at: at + 19e6, step, outcomes, forks: [], levels });
+    });
+    const focus = tape.story.live.get("r-7");
+    timed("canvases", () => {
+      map.draw(tape.story, focus);
+      lane.draw(tape.stepsUntil(tape.last, 1500), at + 19e6, tape.last, focus);
+    });
+    if (step % 6 === 0) timed("queue", () => queue.draw(tape.story, at + 19e6, "r-7", false));
+  }
+  const from = performance.now();
+  const past = tape.at(Math.floor(tape.last / 2) + 150);
+  return { ...spent, scrub: performance.now() - from, live: past.live.size };
+}"""
+
+
+def test_64_requests_on_10000_blocks_cost_less_than_a_step_of_20_ms(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "cost"))
+    with opened(browser, file.as_uri()) as page:
+        spent = page.evaluate(COST, [64, 10_000, 150])
+    assert spent["live"] == 64
+    assert spent["fold"] + spent["canvases"] + spent["queue"] < 20 and spent["scrub"] < 200
