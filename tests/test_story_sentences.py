@@ -10,7 +10,7 @@ import pytest
 from headway.compute.fake import expected_tokens
 from headway.plan import Draw
 from headway.request import Stage
-from headway.story.events import Delivered, Failed, Received, Refused
+from headway.story.events import Delivered, Failed, Preempted, Received, Refused
 from headway.story.explain import request_view
 from headway.story.reducer import Story
 from headway.story.sentences import tell, waiting
@@ -349,14 +349,14 @@ def test_waiting_to_resume_and_afterwards():
         "Waiting for space since step 4 (1.0 ms): needs 4 blocks, 3 free and 0 reusable, 1 short. old holds 5. "
         "0 requests are ahead.",
         "Reused 0 of 11 prompt positions: prefix reuse is off.",
-        "Preempted once: lost 13 positions, found 0 of them again, recomputed 0.",
+        "Preempted once, so that old could go on: lost 13 positions, found 0 of them again, recomputed 0.",
         "Its time: decode 2.0 ms (47%), prefill 1.2 ms (29%), preempted for space, blocks 1.0 ms (23%).",
     ]
     world.run()
     assert say(world, "new") == [
         "new finished (length) after 14.5 ms: 11 prompt positions, 9 tokens emitted.",
         "Reused 0 of 11 prompt positions: prefix reuse is off.",
-        "Preempted once: lost 13 positions, found 0 of them again, recomputed 13.",
+        "Preempted once, so that old could go on: lost 13 positions, found 0 of them again, recomputed 13.",
         "Its time: decode 7.1 ms (49%), preempted for space, blocks 5.0 ms (35%), prefill 1.2 ms (9%), recompute "
         "1.1 ms (8%).",
     ]
@@ -373,10 +373,34 @@ def test_preempted_again_and_again_with_something_found_again(times, words):
         while late.preemptions <= i:
             assert world.step()
     counts = world.counts("late")
+    accounts = dict.fromkeys(event.by for event in world.events if isinstance(event, Preempted) and event.by != "late")
+    names = " and ".join(accounts)
     assert say(world, "late")[0] == f"late is waiting to resume: it was preempted {words}."
     assert say(world, "late")[3] == (
-        f"Preempted {words}: lost {counts.lost} positions, found {counts.regained} of them again, recomputed "
-        f"{counts.recomputed}."
+        f"Preempted {words}, so that {names} could go on: lost {counts.lost} positions, found {counts.regained} of "
+        f"them again, recomputed {counts.recomputed}."
     )
     world.run()
     assert counts.regained > 0 and counts.lost == counts.regained + counts.recomputed
+
+
+@pytest.mark.parametrize(
+    ("put_out_for", "words"),
+    [
+        (["x"], "so that x could go on"),
+        (["x", "late", "y", "z"], "so that x, y and z could go on"),
+        (["a", "b", "c", "d"], "so that a, b, c and d could go on"),
+        (["a", "b", "c", "d", "e"], "so that a, b, c and 2 others could go on"),
+        (["late"], "since it could not grow"),
+    ],
+)
+def test_a_preemption_is_told_on_whose_account_it_was(put_out_for, words):
+    world = World(blocks=8, block_tokens=4, prefix_cache=False)
+    world.add("old", 14, max_tokens=8)
+    request = world.add("late", 11, max_tokens=9)
+    while not request.preemptions:
+        world.step()
+    record = world.story.record("late")
+    assert record.preempted_for == ["old"]
+    record.preempted_for = put_out_for
+    assert f"Preempted once, {words}: lost 13 positions" in " ".join(say(world, "late"))

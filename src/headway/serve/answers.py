@@ -165,6 +165,7 @@ class RequestRecord(msgspec.Struct):
     verdict: Verdict | None
     sequences: list[Sequence]
     preemptions: Count
+    preempted_for: list[str]
     prefix: Prefix
     intervals: list[Interval]
     elapsed_ms: float

@@ -21,6 +21,7 @@ def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
         "verdict": verdict_view(story, record, now),
         "sequences": [_sequence_view(sequence, references) for sequence in record.sequences],
         "preemptions": record.preemptions,
+        "preempted_for": list(record.preempted_for),
         "prefix": {"reused": record.first_reused, "miss": msgspec.to_builtins(record.miss)},
         "intervals": [_interval_view(i.name, i.on, i.rule, i.ns) for i in record.life(now)],
         "elapsed_ms": _ms(record.elapsed_ns(now)),

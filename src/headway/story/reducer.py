@@ -131,6 +131,8 @@ class Story:
             return
         record.stage = Stage.WAITING
         record.preemptions += 1
+        if event.by not in record.preempted_for:
+            record.preempted_for.append(event.by)
         for index, lost in zip(event.indexes, event.lost, strict=True):
             sequence = record.sequences[index]
             sequence.counts.lost += lost

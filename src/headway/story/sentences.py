@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 View = dict[str, Any]
+_MOST_NAMES = 4
 
 #: Who cancels, by the event's `by`.
 _BY = {
@@ -192,10 +193,19 @@ def _recompute(view: View) -> str:
         kind: sum(sequence["positions"][kind] for sequence in view["sequences"])
         for kind in ("lost", "regained", "recomputed")
     }
+    others = [id for id in view["preempted_for"] if id != view["id"]]
+    account = f"so that {_names(others)} could go on" if others else "since it could not grow"
     return (
-        f"Preempted {times(view['preemptions'])}: lost {totals['lost']} positions, found {totals['regained']} of "
-        f"them again, recomputed {totals['recomputed']}."
+        f"Preempted {times(view['preemptions'])}, {account}: lost {totals['lost']} positions, found "
+        f"{totals['regained']} of them again, recomputed {totals['recomputed']}."
     )
+
+
+def _names(ids: list[str]) -> str:
+    """`a`, `a and b`, `a, b and 3 others`."""
+    if len(ids) > _MOST_NAMES:
+        ids = [*ids[: _MOST_NAMES - 1], f"{len(ids) - _MOST_NAMES + 1} others"]
+    return " and ".join(filter(None, (", ".join(ids[:-1]), ids[-1])))
 
 
 def _drafts(view: View) -> str:

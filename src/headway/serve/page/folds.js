@@ -75,6 +75,7 @@ export const FOLDS = {
     if (!record) return;
     record.stage = "waiting";
     record.preemptions += 1;
+    if (!record.preemptedFor.includes(event.by)) record.preemptedFor = [...record.preemptedFor, event.by];
     event.indexes.forEach((index, place) => {
       const sequence = record.sequences[index];
       sequence.counts.lost += event.lost[place];

@@ -47,6 +47,7 @@ export class Record {
     this.maxTokens = 0;
     this.sequences = [];
     this.preemptions = 0;
+    this.preemptedFor = [];
     this.firstReused = 0;
     this.miss = null;
     this.intervals = [];

@@ -22,7 +22,8 @@ function recordOf(view, tape) {
   const intervals = view.intervals.map(({ name, on = null, rule = null, ms }) => ({ name, on, rule, ns: ms * 1e6 }));
   const open = over ? null : intervals.pop();
   Object.assign(record, {
-    stage: view.stage, verdict: view.verdict, preemptions: view.preemptions, priority: view.priority,
+    stage: view.stage, verdict: view.verdict, preemptions: view.preemptions, preemptedFor: view.preempted_for,
+    priority: view.priority,
     maxTokens: view.max_tokens, firstReused: view.prefix.reused, miss: view.prefix.miss, intervals,
     reason: view.reason ?? null, message: view.message ?? null, dropped: view.dropped ?? null,
     order: [view.priority, 0], sequences: view.sequences.map(sequenceOf),

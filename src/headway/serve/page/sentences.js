@@ -9,6 +9,7 @@ const BY = {
   "slow reader": "its client took nothing for too long",
   caller: "the caller ended it",
 };
+const MOST_NAMES = 4;
 const ON = { space: "space", turn: "a turn", input: "input" };
 
 // Where the request is and why, then what was reused, lost and recomputed, then where its time went.
@@ -164,7 +165,15 @@ function recompute(view) {
   if (!view.preemptions) return "";
   const sum = (kind) => total(view.sequences, (one) => one.positions[kind]);
   const found = `found ${sum("regained")} of them again, recomputed ${sum("recomputed")}`;
-  return `Preempted ${times(view.preemptions)}: lost ${sum("lost")} positions, ${found}.`;
+  const others = view.preempted_for.filter((id) => id !== view.id);
+  const account = others.length ? `so that ${names(others)} could go on` : "since it could not grow";
+  return `Preempted ${times(view.preemptions)}, ${account}: lost ${sum("lost")} positions, ${found}.`;
+}
+
+// `a`, `a and b`, `a, b and 3 others`.
+function names(ids) {
+  if (ids.length > MOST_NAMES) ids = [...ids.slice(0, MOST_NAMES - 1), `${ids.length - MOST_NAMES + 1} others`];
+  return [ids.slice(0, -1).join(", "), ids.at(-1)].filter(Boolean).join(" and ");
 }
 
 // How often guesses were right, and where none were made because they were not.

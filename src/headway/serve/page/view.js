@@ -9,6 +9,7 @@ export function requestView(story, record, now, references = story.references())
     verdict: verdictView(story, record, now),
     sequences: record.sequences.map((sequence) => sequenceView(sequence, references)),
     preemptions: record.preemptions,
+    preempted_for: record.preemptedFor,
     prefix: { reused: record.firstReused, miss: record.miss },
     intervals: record.life(now).map(intervalView),
     elapsed_ms: toMs(record.elapsedNs(now)),
