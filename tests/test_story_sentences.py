@@ -373,8 +373,8 @@ def test_preempted_again_and_again_with_something_found_again(times, words):
         while late.preemptions <= i:
             assert world.step()
     counts = world.counts("late")
-    accounts = dict.fromkeys(event.by for event in world.events if isinstance(event, Preempted) and event.by != "late")
-    names = " and ".join(accounts)
+    accounts = dict.fromkeys(event.by for event in world.events if isinstance(event, Preempted))
+    names = " and ".join(id for id in accounts if id != "late")
     assert say(world, "late")[0] == f"late is waiting to resume: it was preempted {words}."
     assert say(world, "late")[3] == (
         f"Preempted {words}, so that {names} could go on: lost {counts.lost} positions, found {counts.regained} of "
