@@ -1,0 +1,157 @@
+"""Whole processes without a model: the replica's own program over a fake executor.
+
+    python tests/fake_replica.py ADDRESS OPTIONS FRONT     a replica (`Link` starts it)
+    python tests/fake_replica.py serve …                   `headway serve` over such replicas
+    python tests/fake_replica.py restless …                the same; it replaces a replica at once
+
+`--threads` says how many milliseconds a step takes. The first token of a prompt may order what a healthy replica
+never does. Where the word "slow" is in a text or a grammar, tokenising or compiling it takes its time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from headway.artifacts import resolve
+from headway.artifacts.files import ModelFiles
+from headway.compute.executor import Executor
+from headway.compute.fake import FakeExecutor
+from headway.hooks import Watcher
+from headway.plan import Grammar, StepPlan, StepResult
+from headway.replica import process
+from headway.replica.grammars import Grammars
+from headway.replica.link import Link
+from headway.replica.messages import Ready, ToFront, Told, encode
+from headway.replica.options import ReplicaOptions
+from headway.request import Guide, Watch
+from headway.story.events import Admitted, Arrived, Finished
+from headway.text.answer import AnswerText
+from headway.text.grammar import GrammarCompiler
+from headway.text.tokenizer import Tokenizer
+
+VOCABULARY = 49_152
+#: What a first token orders: the step fails; the process says what is no message, what contradicts itself (about the
+#: request "nonsense"), or what is true of no request; it ends.
+FAIL, GARBAGE, NONSENSE, GHOSTS, EXIT = range(11, 16)
+SLOW_TOKENISING_S, SLOW_COMPILING_S = 0.9, 2.5
+
+
+class Obedient(FakeExecutor):
+    """Does what prompts order."""
+
+    def __init__(self, blocks: int, block_tokens: int, step_s: float, say: Callable[[Any], None]) -> None:
+        super().__init__(blocks=blocks, block_tokens=block_tokens, vocab=VOCABULARY)
+        self._step_s, self._say = step_s, say
+
+    def run(self, plan: StepPlan) -> StepResult:
+        time.sleep(self._step_s)
+        for order in {span.tokens[0] for span in plan.spans if span.start == 0}:
+            self._obey(order)
+        return super().run(plan)
+
+    def _obey(self, order: int) -> None:
+        if order == FAIL:
+            raise RuntimeError("the step was told to fail")
+        if order == EXIT:
+            sys.exit(3)
+        if order == GARBAGE:
+            self._say(b"\xc1garbage")
+        if order == NONSENSE:
+            admitted = Admitted(
+                at=0, step=1, id="nonsense", resumed=False, indexes=(7,), tables=((),), inherited=(0,)
+            )
+            self._say(Told((admitted,)))
+        if order == GHOSTS:
+            arrived = Arrived(at=0, id="ghost", pattern="text", prompt=1, n=1, max_tokens=1, priority=0, order=(0,))
+            self._say(Told((arrived, Finished(at=0, id="nobody", reason="length"))))
+
+
+def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int, Watcher, Grammars]:
+    """In the place of `headway.replica.process.load`."""
+    blocks = options.blocks or 64
+    executor = Obedient(blocks, options.block_tokens, (options.threads or 0) / 1000, say)
+    text = Text(options)
+    return executor, blocks, text.watch, Grammars(text, _slow)
+
+
+class Text:
+    """What has to do with text is read when it is needed, which it is seldom: a replica starts in half the time."""
+
+    def __init__(self, options: ReplicaOptions) -> None:
+        self._options = options
+
+    @cached_property
+    def _files(self) -> ModelFiles:
+        return resolve(self._options.model, cache=Path(self._options.cache), offline=True)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._files)
+
+    @cached_property
+    def _compiler(self) -> GrammarCompiler:
+        return GrammarCompiler(self._files.tokenizer, self._files.eos_ids, VOCABULARY)
+
+    def watch(self, stop: tuple[str, ...], min_tokens: int) -> Watch:
+        return AnswerText(self._tokenizer, stop, min_tokens)
+
+    def knows(self, grammar: Grammar) -> bool:
+        return self._compiler.knows(grammar)
+
+    def compile(self, grammar: Grammar, sequences: int) -> list[Guide]:
+        return self._compiler.compile(grammar, sequences)
+
+
+def _slow(grammar: Grammar) -> None:
+    time.sleep(SLOW_COMPILING_S if "slow" in grammar.source else 0)
+
+
+def ready(replica: process.Replica, options: ReplicaOptions, load_ms: float) -> Ready:
+    """In the place of `headway.replica.process.ready`."""
+    return Ready(
+        facts=replica.engine.executor.facts,
+        blocks=replica.pool.total,
+        block_tokens=replica.pool.block_tokens,
+        max_context=replica.engine.limits.context,
+        seats=options.engine.seats,
+        step_tokens=options.engine.step_tokens,
+        threads=1,
+        load_ms=load_ms,
+        resident_bytes=0,
+    )
+
+
+class SlowTokenizer(Tokenizer):
+    def encode(self, text: str, **how: Any) -> list[int]:
+        time.sleep(SLOW_TOKENISING_S if "slow" in text else 0)
+        return super().encode(text, **how)
+
+
+def serve(words: list[str], *, at_once: bool) -> int:
+    """`headway serve`, its front over such replicas."""
+    from headway.cli import main
+    from headway.replica import link
+    from headway.serve import front
+
+    if at_once:
+        link._RESTART_PAUSE_S = 0.01
+    front.Tokenizer = SlowTokenizer  # type: ignore[attr-defined]
+    front.Link = partial(Link, program=(__file__,))  # type: ignore[attr-defined,assignment]
+    return main(["serve", *words])
+
+
+def replica(address: str, options_json: str, front: str) -> int:
+    """`headway.replica.process`, its model a fake."""
+    process.load, process.ready = load, ready
+    process.encode = lambda message: message if isinstance(message, bytes) else encode(message)
+    return process.main(address, options_json, int(front))
+
+
+if __name__ == "__main__":
+    kind, *rest = sys.argv[1:]
+    sys.exit(serve(rest, at_once=kind == "restless") if kind in ("serve", "restless") else replica(kind, *rest))
