@@ -6,6 +6,7 @@ import pytest
 
 from headway.errors import InvalidRequest
 from headway.plan import Sampling
+from headway.replica import messages
 from world import World
 
 
@@ -90,3 +91,12 @@ def test_numbers_that_mean_nothing_are_refused_by_name(fields, field):
     with pytest.raises(InvalidRequest) as refused:
         World().add("a", [1], **fields)
     assert refused.value.field == field
+
+
+def test_a_failure_whose_words_are_no_unicode_can_still_be_told():
+    world = World()
+    world.add("a", 5)
+    world.executor.fail_next = RuntimeError("bad \udcff bytes")
+    world.step()
+    assert world.story.record("a").message == "RuntimeError: bad ? bytes"
+    messages.encode(messages.Told(tuple(world.events)))

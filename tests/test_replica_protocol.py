@@ -144,11 +144,9 @@ GOOD_REQUESTS = st.builds(
 MESSAGES = st.one_of(
     st.builds(Submit, GOOD_REQUESTS), st.builds(Submit, REQUESTS), st.builds(Cancel, NAMES, st.text(max_size=3))
 )
-THINGS = st.recursive(
-    st.none() | st.booleans() | NUMBERS | FLOATS | st.text(max_size=4) | st.binary(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
+LEAVES = st.none() | st.booleans() | NUMBERS | FLOATS | st.text(max_size=4) | st.binary(max_size=4)
+SHALLOW = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.text(max_size=3), LEAVES, max_size=3)
+THINGS = SHALLOW | st.lists(SHALLOW, max_size=3) | st.dictionaries(st.text(max_size=3), SHALLOW, max_size=3)
 
 
 @st.composite

@@ -67,7 +67,7 @@ def leave_stream(server: Server, id: str) -> float:
 def leave_whole(server: Server, id: str) -> float:
     """Send a whole request on a socket, and close it once the request runs. Returns when."""
     request = httpx.Request("POST", server.url, json=LONG)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: {id}\r\ncontent-length: {len(request.content)}"
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\ncontent-length: {len(request.content)}"
     with socket.create_connection((request.url.host, request.url.port)) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + request.content)
         until(lambda: server.records().get(id, {}).get("stage") == "running")
@@ -113,7 +113,7 @@ def test_a_body_that_never_comes_whole_leaves_no_trace(server: Server) -> None:
     url = httpx.URL(server.url)
     before = server.records().keys()
     with socket.create_connection((url.host, url.port)) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         time.sleep(0.1)
     assert server.text([5], max_tokens=1)
     assert len(server.records().keys() - before) == 1 and "Traceback" not in server.log.read_text()

@@ -64,7 +64,9 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 def test_the_model_is_listed_with_its_context(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert model.id == client.models.retrieve(MODEL).id == MODEL
-    assert model.model_extra == {"max_model_len": 8192}
+    extra = model.model_extra
+    assert extra is not None and extra["max_model_len"] == 8192
+    assert (extra["headway"]["blocks"], extra["headway"]["block_tokens"]) == (BLOCKS, 16)
 
 
 def test_a_greedy_chat_is_the_golden_text_streamed_or_not(client: openai.OpenAI) -> None:

@@ -18,7 +18,7 @@ from headway.arriving import Groups, arrived, new_request, new_sequences
 from headway.clock import Clock
 from headway.committing import Committing
 from headway.compute.executor import Executor
-from headway.errors import ConfigError, DuplicateRequest, InvariantError, StalledError, UnknownRequest
+from headway.errors import ConfigError, DuplicateRequest, InvariantError, StalledError, UnknownRequest, error_words
 from headway.hooks import Drafters, Watcher, no_drafts, no_watcher
 from headway.integrity import check_identities
 from headway.memory.reserve import StateMemory
@@ -180,7 +180,7 @@ class Engine:
         try:
             result = self.executor.run(plan)
         except Exception as error:  # whatever it is, it is these requests' end and nobody else's
-            self.abort(f"{type(error).__name__}: {error}")
+            self.abort(error_words(error))
             return []
         return self.commit(result)
 

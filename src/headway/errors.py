@@ -121,3 +121,8 @@ class ReplicaDied(ReplicaError):
 
 class ProtocolError(ReplicaError):
     """A message between front and replica could not be understood."""
+
+
+def error_words(error: BaseException) -> str:
+    """An exception's class and message, as text that any message or file can hold."""
+    return f"{type(error).__name__}: {error}".encode(errors="replace").decode()

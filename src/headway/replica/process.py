@@ -26,7 +26,15 @@ import zmq
 from headway.clock import RealClock
 from headway.compute.executor import Executor
 from headway.engine import Engine
-from headway.errors import ConfigError, DuplicateRequest, HeadwayError, InvalidRequest, ProtocolError, UnknownRequest
+from headway.errors import (
+    ConfigError,
+    DuplicateRequest,
+    HeadwayError,
+    InvalidRequest,
+    ProtocolError,
+    UnknownRequest,
+    error_words,
+)
 from headway.hooks import Watcher
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
@@ -103,7 +111,7 @@ class Replica:
         try:
             result = self.engine.executor.run(plan)
         except Exception as error:  # whatever it is, it is these requests' end and nobody else's
-            self.engine.abort(f"{type(error).__name__}: {error}")
+            self.engine.abort(error_words(error))
             self._tell()
             return
         self._receive(0)
@@ -235,7 +243,7 @@ def main(address: str, options_json: str, front: int) -> int:
         try:
             executor, blocks, watcher, grammars = load(options, say)
         except Exception as error:  # whatever it is, another try would end the same way
-            text = str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, HeadwayError) else error_words(error)
             say(LoadFailed(type(error).__name__, text))
             return 1
         replica = Replica(socket, executor, blocks, options, watcher, grammars)
