@@ -67,7 +67,8 @@ def leave_stream(server: Server, id: str) -> float:
 def leave_whole(server: Server, id: str) -> float:
     """Send a whole request on a socket, and close it once the request runs. Returns when."""
     request = httpx.Request("POST", server.url, json=LONG)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\ncontent-length: {len(request.content)}"
+    size = len(request.content)
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\ncontent-length: {size}"
     with socket.create_connection((request.url.host, request.url.port)) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + request.content)
         until(lambda: server.records().get(id, {}).get("stage") == "running")
