@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -106,9 +107,13 @@ def test_more_seats_than_positions_are_refused() -> None:
         pair_options(9, 8, False)
 
 
-def test_the_command_tells_the_story_of_a_real_model_and_the_json_agrees() -> None:
-    told = headway("follow", "--weights", "fp32", "--a-tokens", "24", "--b-tokens", "24")
+def test_the_command_tells_the_story_of_a_real_model_and_the_json_agrees(tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    told = headway("follow", "--weights", "fp32", "--a-tokens", "24", "--b-tokens", "24", "--html", str(page))
     assert told.returncode == 0, told.stderr
+    assert f"The page with this run: {page}" in told.stdout
+    html = page.read_text()
+    assert 'id="recorded"' in html and '"preempted"' in html and "src=" not in html.partition("<body")[2]
     for words in ("One model, loaded once", "B waits for space", "B is put out", "What they said", "A question."):
         assert words in told.stdout
     data = json.loads(headway("follow", "--weights", "fp32", "--json", "--same-prompt", "--cancel", "B@3").stdout)

@@ -162,6 +162,26 @@ def test_the_trial_ends_what_explodes_and_the_next_one_is_tried_as_ever(smollm2:
     assert psutil.Process().children() == []
 
 
+def test_a_trial_that_gets_no_processor_ends_by_the_clock_and_its_grammar_may_be_tried_again(
+    smollm2: ModelFiles, compiler: GrammarCompiler
+) -> None:
+    trial = Trial(smollm2.tokenizer, smollm2.eos_ids, VOCABULARY, limit_s=0.1)
+    grammars, new = Grammars(compiler, trial), Grammar("regex", "a stopped clock")
+
+    def outcome() -> Any:
+        grammars.start("r", new, 1)
+        ((_, found),) = until(grammars.finished)
+        return found
+
+    psutil.Process(trial._running().pid).suspend()
+    assert outcome() == "the machine is too busy to compile it within 1 s, which is the limit"
+    trial.close()
+    patient = Trial(smollm2.tokenizer, smollm2.eos_ids, VOCABULARY)
+    grammars._attempt = patient
+    assert len(outcome()) == 1
+    patient.close()
+
+
 def test_the_trial_bounds_memory(smollm2: ModelFiles) -> None:
     trial = Trial(smollm2.tokenizer, smollm2.eos_ids, VOCABULARY, limit_s=60)
     with pytest.raises(GrammarError, match="within 256 MiB"):

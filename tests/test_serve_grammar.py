@@ -151,7 +151,8 @@ def test_a_compile_slows_no_step_of_others(server: Server) -> None:
         response = server.complete("x", guided_json=EXPLOSIVE | {"multipleOf": 1_000_033})
         ended = time.monotonic()
         over.set()
-        assert "more than 2 s" in response.json()["error"]["message"]
+        # beside other work the trial may not even get its two seconds of a processor; then twenty by the clock end it
+        assert "which is the limit" in response.json()["error"]["message"]
         return started, ended
 
     measured, (started, ended) = together([gaps, explode])  # type: ignore[list-item]

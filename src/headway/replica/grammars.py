@@ -33,8 +33,10 @@ from headway.plan import Grammar
 from headway.request import Guide
 from headway.text.grammar import GrammarCompiler
 
-#: Processor time that a grammar may take.
+#: Processor time that a grammar may take, and how many times that may pass by the clock: on a busy machine a process
+#: that stands back may get very little of a processor.
 LIMIT_S = 2.0
+_CLOCK = 10
 _MOST_MEMORY_BYTES = 256 << 20
 #: How far trial and thread stand back; at 10 the system gives them a tenth of what it gives the steps.
 _NICE = 10
@@ -42,6 +44,10 @@ _MOST_REFUSALS = 256
 
 #: The guides of a request's sequences, or why there are none.
 Outcome: TypeAlias = list[Guide] | str
+
+
+class _Starved(GrammarError):
+    """The trial did not get the processor time that it may have."""
 
 
 class Compiler(Protocol):
@@ -115,6 +121,8 @@ class Grammars:
             if not self._compiler.knows(grammar):
                 self._attempt(grammar)
             return self._compiler.compile(grammar, job.sequences)
+        except _Starved as error:  # another time it may well pass
+            return str(error)
         except GrammarError as error:
             self._refused[grammar] = str(error)
             while len(self._refused) > _MOST_REFUSALS:
@@ -137,13 +145,16 @@ class Trial:
         """Raises GrammarError for what the compiler refuses, or what takes more time or memory than a grammar may."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
+        patience = threading.Timer(_CLOCK * self._limit_s, process.kill)
+        patience.start()
         with contextlib.suppress(BrokenPipeError):  # it ended; so does its output
             process.stdin.write(msgspec.json.encode(grammar) + b"\n")
             process.stdin.flush()
         answer = process.stdout.readline()
+        patience.cancel()
         if not answer:
             self._process = None
-            raise GrammarError(self._cause(process))
+            raise self._cause(process)
         if message := msgspec.json.decode(answer, type=str):
             raise GrammarError(message)
 
@@ -166,13 +177,18 @@ class Trial:
             )
         return self._process
 
-    def _cause(self, process: subprocess.Popen[bytes]) -> str:
+    def _cause(self, process: subprocess.Popen[bytes]) -> GrammarError:
         with process:  # closes the pipes, and waits
             status = process.wait()
         if status == -signal.SIGPROF:
-            return f"it takes more than {self._limit_s:g} s of a processor to compile, which is the limit"
+            return GrammarError(
+                f"it takes more than {self._limit_s:g} s of a processor to compile, which is the limit"
+            )
+        if status == -signal.SIGKILL:
+            text = f"the machine is too busy to compile it within {_CLOCK * self._limit_s:g} s, which is the limit"
+            return _Starved(text)
         bound = f"{_MOST_MEMORY_BYTES >> 20} MiB"
-        return f"it cannot be compiled within {bound}, which is the limit (exit status {status})"
+        return GrammarError(f"it cannot be compiled within {bound}, which is the limit (exit status {status})")
 
 
 def _stand_back() -> None:

@@ -1,0 +1,215 @@
+"""`/openapi.json` against the routes, and a server against it: whatever is sent, the answer is a documented one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from fake_server import VOCABULARY, FakeServer, fake_serving
+from headway.artifacts.files import ModelFiles
+from headway.serve.bodies import RANGES, UNSUPPORTED, ChatBody, CompletionBody
+from headway.serve.formats import Formats
+from headway.serve.guard import Guard
+from headway.serve.openapi import OPERATIONS, document
+from headway.serve.visit import Visits
+from serving import MODEL, until
+
+KEY = "sk-schema"
+BLOCKS = 16  # an answer without a limit fills them
+DOCUMENT = document(MODEL, needs_key=True)
+ERROR = DOCUMENT["components"]["schemas"]["Error"] | {"components": DOCUMENT["components"]}
+GENERATING = ("/v1/chat/completions", "/v1/completions")
+
+
+def _once() -> dict[str, Any]:
+    """The document without those fields of chat that plain completions have too: the same code reads them."""
+    single = copy.deepcopy(DOCUMENT)
+    chat, plain = (single["components"]["schemas"][name] for name in ("ChatBody", "CompletionBody"))
+    for name in set(chat["properties"]) & set(plain["properties"]) - {"model", "stream", "logprobs"}:
+        del chat["properties"][name]
+    return single
+
+
+def _served() -> dict[str, Any]:
+    """The document narrowed until whatever is valid must be answered: fields that depend on each other are left out,
+    and everything fits into context and pool."""
+    narrow = copy.deepcopy(DOCUMENT)
+    schemas = narrow["components"]["schemas"]
+    dependent = {"stream_options", "min_tokens", "top_logprobs", "prompt_logprobs", "tools", "tool_choice"}
+    left_out = dependent | set(Formats.__struct_fields__) | set(UNSUPPORTED) - {"echo", "logprobs"}
+    for name in ("ChatBody", "CompletionBody"):
+        body = schemas[name]
+        for field in left_out & set(body["properties"]):
+            del body["properties"][field]
+        body["properties"] |= {
+            "draft": {"enum": ["none", "ngram:3"]},
+            "logit_bias": {"type": "object", "propertyNames": {"enum": ["7", "49151"]},
+                           "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}},
+            "max_tokens": {"type": "integer", "minimum": 1, "maximum": 4},
+            "n": {"type": "integer", "minimum": 1, "maximum": 3},
+            "stop_token_ids": {"type": "array", "items": {"$ref": "#/components/schemas/Token"}},
+        }  # fmt: skip
+        body["required"] = [*body["required"], "max_tokens"]
+    schemas["ChatBody"]["properties"].pop("max_completion_tokens")
+    schemas["ChatBody"]["properties"]["messages"]["maxItems"] = 3
+    schemas["Token"] = {"type": "integer", "minimum": 0, "maximum": VOCABULARY - 1}
+    text = {"type": "string", "minLength": 1, "maxLength": 20}
+    prompts = [text, {"type": "array", "items": {"$ref": "#/components/schemas/Token"}, "minItems": 1, "maxItems": 9}]
+    lists = [{"type": "array", "items": each, "minItems": 1, "maxItems": 3} for each in prompts]
+    schemas["CompletionBody"]["properties"] |= {
+        "prompt": {"anyOf": [*prompts, *lists]},
+        "logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+    }
+    message = schemas["ChatMessage"]["properties"]
+    schemas["ChatMessage"]["properties"] = {"role": {"enum": ["system", "user"]}, "content": message["content"]}
+    schemas["ChatMessage"]["properties"]["content"] = text
+    schemas["ChatMessage"]["required"] = ["role", "content"]
+    return narrow
+
+
+def _fuzzer(raw: dict[str, Any], *modes: GenerationMode) -> Any:
+    schema = schemathesis.openapi.from_dict(copy.deepcopy(raw), config=SchemathesisConfig(seed=1))
+    generation = schema.config.generation
+    generation.modes, generation.deterministic = list(modes), True
+    generation.allow_extra_parameters = False  # unknown headers are nobody's business
+
+    @schema.auth()
+    class _Key:
+        def get(self, case: Case, context: Any) -> str:
+            return KEY
+
+        def set(self, case: Case, key: str, context: Any) -> None:
+            case.headers["authorization"] = f"Bearer {key}"
+
+    return schema
+
+
+whatever = _fuzzer(_once(), GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+served = _fuzzer(_served(), GenerationMode.POSITIVE)
+#: Each example takes about 15 ms, nearly all of it in the making.
+FEW = settings(max_examples=12, deadline=None, database=None, derandomize=True,
+               suppress_health_check=list(HealthCheck))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(smollm2: ModelFiles) -> Iterator[FakeServer]:
+    with fake_serving(smollm2, guard=Guard(key=KEY), blocks=BLOCKS, seats=16) as server:
+        server.http.headers["authorization"] = f"Bearer {KEY}"
+        yield server
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
+@pytest.fixture(scope="module")
+def statuses() -> Counter[tuple[str, int]]:
+    """How often each operation answered what."""
+    return Counter()
+
+
+def ask(server: FakeServer, session: requests.Session, case: Case, excluded: Any = ()) -> Any:
+    """Send it, and hold the answer against the document: its status, type, shape and headers, and whether it may
+    have been accepted. No answer for 20 seconds fails."""
+    if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
+        case.body["model"] = MODEL
+    if isinstance(case.body, dict) and case.operation.path in GENERATING:
+        case.body.setdefault("max_tokens", 4)  # where it is null, the answer fills the pool
+    answer = case.call_and_validate(base_url=server.url, session=session, timeout=20, excluded_checks=list(excluded))
+    if answer.status_code >= 400 and case.method != "HEAD":
+        jsonschema.validate(answer.json(), ERROR)
+    assert answer.headers["x-request-id"]
+    return answer
+
+
+# -- the document ----------------------------------------------------------------------------------------------
+
+
+def test_every_route_is_documented_and_every_documented_operation_has_a_route(server: FakeServer) -> None:
+    app: Any = server.server.config.loaded_app
+    while not isinstance(app, Starlette):
+        app = app._app if isinstance(app, Visits) else app.app
+    found = {
+        (method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path))
+        for route in app.routes
+        if route.include_in_schema
+        for method in route.methods or ()
+        if method != "HEAD"  # comes with each GET
+    }
+    assert all(isinstance(route, Route) for route in app.routes)
+    assert found == set(OPERATIONS)
+
+
+def test_a_server_hands_its_document_out_sorted_and_with_its_key(server: FakeServer) -> None:
+    answer = server.http.get("/openapi.json").json()
+    assert answer == json.loads(json.dumps(DOCUMENT)) and answer["security"] == [{"key": []}]
+    assert list(answer["paths"]) == sorted(answer["paths"])
+    assert answer["paths"]["/health"]["get"]["security"] == []
+    open_to_all = document(MODEL, needs_key=False)
+    assert "security" not in open_to_all and "401" not in open_to_all["components"]["responses"]
+
+
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody])
+def test_every_field_of_a_body_is_documented_with_the_range_that_is_checked(body: Any) -> None:
+    described = DOCUMENT["components"]["schemas"][body.__name__]
+    assert set(body.__struct_fields__) <= set(described["properties"])
+    for name in set(RANGES) & set(body.__struct_fields__):
+        about = described["properties"][name]
+        lowest = about["exclusiveMinimum"] if RANGES[name].above else about["minimum"]
+        assert (lowest, about["maximum"]) == RANGES[name][:2]
+
+
+# -- a server against it ---------------------------------------------------------------------------------------
+
+
+@whatever.exclude(path="/v1/events").parametrize()  # its answer has no end
+@FEW
+def test_whatever_is_sent_gets_a_documented_answer(
+    server: FakeServer, session: requests.Session, statuses: Counter[tuple[str, int]], case: Case
+) -> None:
+    answer = ask(server, session, case, [positive_data_acceptance])
+    statuses[case.operation.path, answer.status_code] += 1
+
+
+@served.include(path=list(GENERATING)).parametrize()
+@FEW
+def test_what_is_valid_and_fits_is_answered(
+    server: FakeServer, session: requests.Session, statuses: Counter[tuple[str, int]], case: Case
+) -> None:
+    answer = ask(server, session, case)
+    statuses[case.operation.path, answer.status_code] += 1
+    if answer.status_code == 200 and case.body.get("stream"):
+        assert answer.text.endswith("data: [DONE]\n\n") and '"error"' not in answer.text
+
+
+def test_good_and_bad_was_sent_to_everything(statuses: Counter[tuple[str, int]]) -> None:
+    for path in {path for _, path in OPERATIONS} - {"/v1/events"}:
+        refused = [status for (where, status), _ in statuses.items() if where == path and status >= 400]
+        assert refused, path
+    for path in {path for _, path in OPERATIONS} - {"/v1/events", "/v1/models/{name}"}:
+        assert statuses[path, 200] > (100 if path in GENERATING else 0), (path, statuses)
+
+
+def test_nothing_is_left_of_all_that(server: FakeServer) -> None:
+    until(lambda: not server.front.story.live)
+    blocks = server.http.get("/v1/pool").json()["blocks"]
+    assert blocks["live"] == 0 and blocks["reusable"] + blocks["free"] == blocks["total"] == BLOCKS
+    assert not server.front._inboxes and server.front.room.positions == server.front.room.coming == 0
