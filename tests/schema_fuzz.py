@@ -212,4 +212,4 @@ def test_nothing_is_left_of_all_that(server: FakeServer) -> None:
     until(lambda: not server.front.story.live)
     blocks = server.http.get("/v1/pool").json()["blocks"]
     assert blocks["live"] == 0 and blocks["reusable"] + blocks["free"] == blocks["total"] == BLOCKS
-    assert not server.front._inboxes and server.front.room.positions == server.front.room.coming == 0
+    until(lambda: not server.front._inboxes and server.front.room.positions == server.front.room.coming == 0)

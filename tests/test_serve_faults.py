@@ -265,6 +265,6 @@ def test_a_server_tells_each_client_the_truth_and_goes_on(
                                  "finished": "length"}[outcome]  # fmt: skip
     levels = server.front.story.levels
     assert (levels.live, levels.reusable + levels.free, levels.seats_used) == (0, SERVER_BLOCKS, 0)
-    assert not server.front._inboxes and server.front.room.positions == server.front.room.coming == 0
+    until(lambda: not server.front._inboxes and server.front.room.positions == server.front.room.coming == 0)
     scene.ask("afterwards", [5], max_tokens=6)
     assert scene.clients["afterwards"].end().texts == scene.expected("afterwards")
