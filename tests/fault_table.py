@@ -12,12 +12,12 @@ still tokenising         | cancelled     | finished  | finished    | refused | r
 awaiting its grammar     | cancelled     | cancelled | finished    | failed  | finished
 waiting for space        | cancelled     | cancelled | finished    | failed  | finished
 waiting for a seat       | cancelled     | cancelled | finished    | failed  | finished
-between two chunks       | cancelled     | cancelled | failed      | -       | -
-last chunk in flight     | cancelled     | cancelled | failed      | -       | -
+between two chunks       | cancelled     | cancelled | failed      | failed  | finished
+last chunk in flight     | cancelled     | cancelled | failed      | failed  | finished
 decoding                 | cancelled     | cancelled | failed      | failed  | finished
 decoding with drafts     | cancelled     | cancelled | failed      | -       | -
 preempted                | cancelled     | cancelled | finished    | failed  | finished
-siblings before the fork | cancelled     | cancelled | failed      | -       | -
+siblings before the fork | cancelled     | cancelled | failed      | failed  | finished
 siblings                 | cancelled     | cancelled | failed      | failed  | finished
 finished, not delivered  | finished      | finished  | finished    | -       | -
 one of a list            | cancelled     | cancelled | failed      | failed  | finished

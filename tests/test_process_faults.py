@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from fake_process import Client, fake_process, said
-from fault_table import column
+from fault_table import cells, column
 from headway.artifacts.files import ModelFiles
 from headway.text.tokenizer import Tokenizer
 from serving import Server, until
@@ -73,7 +74,7 @@ def there(records: dict[str, Any], fault: str) -> bool:
     return put_out and all(waits[who].get("rule") == rule for who, rule in rules.items())
 
 
-def outcome(client: Client) -> str:
+def told(client: Client) -> str:
     """What its client was told."""
     refused = client.status == 503
     return "refused" if refused else {None: "finished"}.get(client.error, str(client.error))
@@ -82,8 +83,8 @@ def outcome(client: Client) -> str:
 def test_a_killed_replica_fails_what_it_had_and_another_one_serves(server: Server, tokenizer: Tokenizer) -> None:
     clients = everywhere(server, "kill -9")
     server.replica.kill()
-    stages = column("kill -9")
-    assert {stage: outcome(clients[stage].end()) for stage in stages} == stages
+    stages = {stage: end for stage, end in column("kill -9").items() if stage in ASKED}
+    assert {stage: told(clients[stage].end()) for stage in stages} == stages
     for who in ("neighbour", "elders"):
         assert clients[who].end().status == 500 and "exit status -9" in clients[who].json["error"]["message"]
     assert clients["still tokenising"].json["error"]["code"] == "loading"
@@ -110,8 +111,8 @@ def test_a_server_that_is_told_to_stop_lets_everyone_end_and_leaves_with_status_
     clients = everywhere(server, "SIGTERM")
     processes = [psutil.Process(server.process.pid), server.replica]
     server.process.send_signal(signal.SIGTERM)
-    stages = column("SIGTERM")
-    assert {stage: outcome(clients[stage].end()) for stage in stages} == stages
+    stages = {stage: end for stage, end in column("SIGTERM").items() if stage in ASKED}
+    assert {stage: told(clients[stage].end()) for stage in stages} == stages
     for who in ASKED.keys() - {"awaiting its grammar", "still tokenising"}:
         prompt, fields = ASKED[who]
         fields = {field: value for field, value in fields.items() if field != "stream"}
@@ -120,3 +121,44 @@ def test_a_server_that_is_told_to_stop_lets_everyone_end_and_leaves_with_status_
     assert server.process.wait(15) == 0
     assert not any(process.is_running() for process in processes)
     assert "Traceback" not in server.log.read_text()
+
+
+# -- while a prompt is computed --------------------------------------------------------------------------------
+
+CHUNK, LONG = 64, 600
+#: Of the long prompt, so many positions are computed when it happens, and what else is asked for.
+CHUNKED: dict[str, tuple[range, dict[str, Any]]] = {
+    "between two chunks": (range(CHUNK, 6 * CHUNK), {}),
+    "last chunk in flight": (range(9 * CHUNK, LONG), {}),
+    "siblings before the fork": (range(CHUNK, 6 * CHUNK), SAMPLED | {"n": 2}),
+}
+
+
+@cells(list(CHUNKED), ["kill -9", "SIGTERM"])
+def test_a_long_prompt_in_the_middle_of_its_chunks(
+    tmp_path: Path, tokenizer: Tokenizer, stage: str, fault: str, outcome: str
+) -> None:
+    computed, fields = CHUNKED[stage]
+    options = ("--memory", f"{BLOCKS}blocks", "--seats", "8", "--step-tokens", f"{CHUNK}")
+    with fake_process(tmp_path, *options, step_ms=150) as server:
+        client = Client(server.url, [700] * LONG, id="victim", seed=3, stream=True, max_tokens=6, **fields)
+        until(lambda: positions(server) in computed)
+        if fault == "kill -9":
+            server.replica.kill()
+        else:
+            server.process.send_signal(signal.SIGTERM)
+        assert told(client.end()) == outcome
+        if fault == "SIGTERM":
+            assert client.texts == said(tokenizer, [700] * LONG, seed=3, max_tokens=6, **fields)
+            assert server.process.wait(15) == 0
+            return
+        assert server.record("victim")["stage"] == "failed"
+        until(lambda: server.http.get("/ready").status_code == 200)
+        assert server.get("/v1/pool")["blocks"] == {"total": BLOCKS, "live": 0, "reusable": 0, "free": BLOCKS}
+        answer = Client(server.url, [31], seed=3, max_tokens=6).end()
+        assert answer.texts == said(tokenizer, [31], seed=3, max_tokens=6)
+
+
+def positions(server: Server) -> int:
+    sequences = server.records().get("victim", {}).get("sequences")
+    return sequences[0]["positions"]["computed"] if sequences else 0
