@@ -34,6 +34,18 @@ def test_help_imports_nothing_that_is_slow_and_is_there_in_a_blink() -> None:
     assert quickest < 0.3
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_each_commands_help_is_there_in_a_blink(name: str) -> None:
+    for _ in range(8):  # as above: once it was quick, it is quick
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "headway", name, "--help"], capture_output=True, text=True)
+        took_s = time.perf_counter() - start
+        assert done.returncode == 0 and f"usage: headway {name}" in done.stdout
+        if took_s < 0.3:
+            return
+    raise AssertionError(f"headway {name} --help took {took_s:.2f} s at last")
+
+
 def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = " ".join(capsys.readouterr().out.split())

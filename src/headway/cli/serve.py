@@ -1,28 +1,11 @@
-"""`headway serve`: bring the model, start the replica, listen, and say what was started."""
+"""`headway serve`: serve a model over HTTP (see `starting.py`)."""
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
-import secrets
-from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-from headway.artifacts import resolve
-from headway.artifacts.cache import Cache
-from headway.cli.panel import curl, start_panel
-from headway.config import Environment, ServeOptions, read_options, yielding_threads
+from headway.config import ServeOptions
 from headway.config import add_arguments as add_options
-from headway.errors import ArtifactError
-from headway.replica.messages import LoadFailed, Loading, Ready, ToFront
-from headway.replica.options import replica_options
-from headway.serve.front import Front
-from headway.serve.guard import Guard
-from headway.serve.http import Server, listen, serve
-from headway.serve.limits import ServeLimits
-from headway.story.log import EventLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,94 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C; a second one stops at once, with status 128 + its number. Raises ConfigError and
-    ArtifactError before anything is started."""
-    yielding_threads()
-    options, origins = read_options(ServeOptions, args)
-    options.validate()
-    environment = Environment.read()
-    console = Console(stderr=True, no_color=environment.no_color or None)
-    listener = listen(options.host, options.port)
-    cache = Cache.at(environment.cache)
-    files = resolve(options.model[0], cache=environment.cache)
-    name = options.served_name or options.model[0]
-    port = listener.getsockname()[1]
-    url = f"http://{options.host if ':' not in options.host else f'[{options.host}]'}:{port}"
-    loading = _LoadingBar(console)
+    """As `starting.start`, which is imported only now: the help should not wait for a web server."""
+    from headway.cli.starting import start
 
-    def on_change(message: ToFront) -> None:
-        loading.show(message)
-        if isinstance(message, Ready):
-            console.print(start_panel(options, origins, files, message, name=name, url=url))
-            console.print(
-                "Try it:",
-                curl(name, url, keyed=options.api_key is not None),
-                sep="\n",
-                soft_wrap=True,
-                highlight=False,
-                markup=False,
-            )
-        elif isinstance(message, LoadFailed):
-            server.should_exit = True
-
-    log = _event_log(options, name)
-    front = Front(
-        files,
-        replica_options(options, cache.root),
-        served_name=name,
-        limits=_limits(options),
-        log=log,
-        log_prompts=options.log_prompts,
-        on_change=on_change,
-    )
-    guard = Guard(
-        key=options.api_key,
-        origins=options.allow_origin,
-        loopback=ipaddress.ip_address(listener.getsockname()[0]).is_loopback,
-    )
-    server = Server(front, guard, log_prompts=options.log_prompts)
-    serve(server, listener)
-    if log is not None:
-        log.close()
-    if front.state == "failed":
-        raise ArtifactError(front.failure)
-    return 0
-
-
-def _event_log(options: ServeOptions, model: str) -> EventLog | None:
-    """Raises ConfigError when the file cannot be written."""
-    if options.event_log is None:
-        return None
-    return EventLog(Path(options.event_log).absolute(), epoch=secrets.token_hex(4), model=model)
-
-
-def _limits(options: ServeOptions) -> ServeLimits:
-    assert options.max_body.bytes is not None
-    return ServeLimits(
-        max_waiting=options.max_waiting,
-        max_waiting_positions=options.max_waiting_positions,
-        max_seconds=options.max_seconds,
-        max_body_bytes=options.max_body.bytes,
-        slow_reader_seconds=options.slow_reader_seconds,
-    )
-
-
-class _LoadingBar:
-    """What the replica is doing before it is ready: a bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
-            console=console, transient=True, disable=not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._progress.add_task("loading", total=None)
-
-    def show(self, message: ToFront) -> None:
-        """Follow one message from the replica."""
-        if isinstance(message, Loading):
-            self._progress.start()
-            self._progress.update(
-                self._task, description=message.what, completed=message.done, total=message.total or None
-            )
-        else:
-            self._progress.stop()
+    return start(args)

@@ -15,10 +15,6 @@ from headway.cli.client import fetch
 from headway.config import ClientOptions, Environment, read_options
 from headway.config import add_arguments as add_options
 from headway.errors import LogError
-from headway.serve.shapes import plain_ids
-from headway.story.explain import request_view
-from headway.story.log import LogFile
-from headway.story.reducer import Story
 from headway.story.sentences import tell
 
 
@@ -49,7 +45,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def from_log(path: Path, id: str) -> dict[str, Any]:
-    """The record as it stood when the log was last written. Raises LogError, UnknownRequest."""
+    """The record as it stood when the log was last written. Raises LogError."""
+    from headway.serve.shapes import plain_ids
+    from headway.story.explain import request_view
+    from headway.story.log import LogFile
+    from headway.story.reducer import Story
+
     story = Story(remembered=1 << 20, delivers=True)
     last_at = 0
     for event in LogFile.open(path).events():
