@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,9 @@ from headway.replica.messages import Cancel, LoadFailed, Ready, Stop, Submit, To
 from headway.replica.options import ReplicaOptions
 
 _RESTART_PAUSE_S = 1.0
+#: A signal for all processes ends a replica that is not far enough to ignore it; the front hears it a moment later.
+#: No reason to think that another one would not load.
+_TOLD_TO_END = (-signal.SIGINT, -signal.SIGTERM)
 _STOP_PATIENCE_S = 5.0
 _WATCH_S = 0.1
 #: What the interpreter runs as the replica; its address, its options and our process id follow.
@@ -95,7 +99,7 @@ class Link:
             if self._stopping:
                 return
             self._died(status)
-            if not self._was_ready:
+            if not self._was_ready and (self._load_failed or status not in _TOLD_TO_END):
                 if not self._load_failed:
                     self._heard(LoadFailed("ReplicaDied", f"the replica ended while loading (exit status {status})"))
                 return
