@@ -159,6 +159,43 @@ def test_a_long_prompt_in_the_middle_of_its_chunks(
         assert answer.texts == said(tokenizer, [31], seed=3, max_tokens=6)
 
 
+# -- with drafts, and when only the reader is slow ---------------------------------------------------------------
+
+#: A grammar leaves few tokens to choose from, so that what was said before is said again.
+DRAFTED = {"guided_regex": "~{900}", "draft": "ngram:4", "max_tokens": 60}
+UNREAD = SAMPLED | {"n": 3, "max_tokens": 1200}
+
+
+@cells(["decoding with drafts", "finished, not delivered"], ["kill -9", "SIGTERM"])
+def test_a_request_with_drafts_and_one_whose_answer_is_not_read_yet(
+    tmp_path: Path, stage: str, fault: str, outcome: str
+) -> None:
+    drafted = stage == "decoding with drafts"
+    options = ("--memory", "400blocks", "--seats", "8")
+    with fake_process(tmp_path, *options, step_ms=40 if drafted else 0) as server:
+        fields, unread = (DRAFTED, 0) if drafted else (UNREAD, 32 << 10)
+        client = Client(server.url, [9], id="victim", seed=3, stream=True, receive_bytes=unread, **fields)
+        until(lambda: verified(server) if drafted else server.records().get("victim", {}).get("stage") == "finished")
+        if fault == "kill -9":
+            server.replica.kill()
+        else:
+            server.process.send_signal(signal.SIGTERM)
+        assert told(client.end()) == outcome
+        if outcome == "finished":
+            assert client.events[-1] == "[DONE]"
+        if fault == "SIGTERM":
+            assert server.process.wait(15) == 0
+            return
+        assert server.record("victim")["stage"] == outcome
+        until(lambda: server.http.get("/ready").status_code == 200)
+        assert server.live() == 0 and server.metrics()["headway_requests_finished_total", "failed"] == drafted
+
+
+def verified(server: Server) -> int:
+    sequences = server.records().get("victim", {}).get("sequences")
+    return sum(sequences[0]["drafts"][kind] for kind in ("accepted", "rejected")) if sequences else 0
+
+
 def positions(server: Server) -> int:
     sequences = server.records().get("victim", {}).get("sequences")
     return sequences[0]["positions"]["computed"] if sequences else 0
