@@ -21,7 +21,7 @@ from headway.artifacts import resolve
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import Executor
 from headway.compute.fake import FakeExecutor
-from headway.hooks import Watcher
+from headway.patterns.text.ports import Watcher
 from headway.plan import Grammar, StepPlan, StepResult
 from headway.replica import process
 from headway.replica.grammars import Grammars
@@ -50,7 +50,7 @@ class Obedient(FakeExecutor):
 
     def run(self, plan: StepPlan) -> StepResult:
         time.sleep(self._step_s)
-        for order in {span.tokens[0] for span in plan.spans if span.start == 0}:
+        for order in {span.tokens[0] for span in plan.items if span.start == 0}:
             self._obey(order)
         return super().run(plan)
 
@@ -114,10 +114,10 @@ def _slow(grammar: Grammar) -> None:
 def ready(replica: process.Replica, options: ReplicaOptions, load_ms: float) -> Ready:
     """In the place of `headway.replica.process.ready`."""
     return Ready(
-        facts=replica.engine.executor.facts,
+        facts=replica.model.executor.facts,
         blocks=replica.pool.total,
         block_tokens=replica.pool.block_tokens,
-        max_context=replica.engine.limits.context,
+        max_context=replica.model.limits.context,
         seats=options.engine.seats,
         step_tokens=options.engine.step_tokens,
         threads=1,

@@ -19,7 +19,7 @@ import httpx
 
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
-from headway.engine import EngineOptions
+from headway.engine.served import EngineOptions
 from headway.plan import StepPlan, StepResult
 from headway.replica.grammars import Grammars
 from headway.replica.messages import Ready, Stop, ToFront, decode_to_front, encode
@@ -111,7 +111,7 @@ class FakeLink:
                 facts=self._executor.facts,
                 blocks=self._blocks,
                 block_tokens=BLOCK_TOKENS,
-                max_context=replica.engine.limits.context,
+                max_context=replica.model.limits.context,
                 seats=limits.seats,
                 step_tokens=limits.step_tokens,
                 threads=1,

@@ -35,7 +35,7 @@ def log() -> list[ev.AnyEvent]:
     world.add("loose", 20, max_tokens=4, grammar=Grammar("regex", "y"))
     for _ in range(12):
         world.step()
-    world.engine.supply("strict", [Allowing(world.vocab)])
+    world.engine.supply("strict", "grammar", [Allowing(world.vocab)])
     world.engine.fail("loose", "it means nothing")
     for name in "defg":
         world.add(name, [*prompt, ord(name)], max_tokens=12)

@@ -34,7 +34,7 @@ class Served(World):
         self.front_ms = self.queue_ms = 0.0
         self.delivery_ms: dict[str, float] = {}
         self.dropped: dict[str, str] = {}
-        limits, facts = self.engine.options, self.executor.facts
+        limits, facts = self.model.options, self.executor.facts
         self._emit(
             Loaded(
                 at=0, model="fake", blocks=self.pool.total, block_tokens=self.pool.block_tokens,

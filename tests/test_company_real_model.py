@@ -14,12 +14,14 @@ from headway.artifacts.cache import Cache
 from headway.artifacts.files import ModelFiles
 from headway.clock import RealClock
 from headway.compute.text.executor import TextExecutor
-from headway.engine import Engine, EngineOptions
+from headway.engine.loop import Engine
+from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
+from headway.patterns.text.pattern import text_model
 from headway.plan import Sampling
 from headway.policy.drafts import lookup_drafts
-from headway.request import NewRequest
+from headway.request import TextRequest
 from headway.story.reducer import Story
 
 BLOCKS = 40
@@ -47,11 +49,11 @@ class Serving:
         draft: int = 0,
     ):
         self.story = Story()
-        self.engine = Engine(
-            executor, StateMemory(BlockPool(blocks, 16), prefix_cache=cache), RealClock(),
-            EngineOptions(seats=min(16, step_tokens), step_tokens=step_tokens), emit=self.story.fold,
-            drafters=lookup_drafts(draft),
+        model = text_model(
+            executor, StateMemory(BlockPool(blocks, 16), prefix_cache=cache),
+            EngineOptions(seats=min(16, step_tokens), step_tokens=step_tokens), drafters=lookup_drafts(draft),
         )  # fmt: skip
+        self.engine = Engine([model], RealClock(), emit=self.story.fold)
 
     def answers(
         self, *prompts: list[int], sampling: Sampling = GREEDY, n: int = 1, emits: int = EMITS
@@ -61,7 +63,7 @@ class Serving:
         for i, prompt in enumerate(prompts):
             id = f"p{len(self.story.ended) + i}"
             self.engine.add(
-                NewRequest(id=id, prompt=tuple(prompt), max_tokens=emits, ignore_eos=True, sampling=sampling, n=n)
+                TextRequest(id=id, prompt=tuple(prompt), max_tokens=emits, ignore_eos=True, sampling=sampling, n=n)
             )
             said |= {(id, index): [] for index in range(n)}
         while self.engine.requests:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway import arriving
 from headway.compute.fake import expected_tokens
+from headway.patterns.text import begin
 from headway.plan import Draw, Grammar, Sampling
 from headway.story.events import Arrived, TurnedAway
 from headway.story.findings import duration, named, size
@@ -267,8 +267,8 @@ def test_arrivals_tell_which_prompts_begin_alike_and_no_more():
 
 
 def test_the_latest_beginnings_are_remembered_and_no_number_comes_twice(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(arriving, "MOST_GROUPS", 3)
-    groups = arriving.Groups()
+    monkeypatch.setattr(begin, "MOST_GROUPS", 3)
+    groups = begin.Groups()
     first = [groups.salt(salt) for salt in "abc"]
     assert groups.salt("a") == first[0]  # asked for lately, so b is the oldest
     assert groups.salt("d") not in first

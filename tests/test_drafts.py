@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headway.errors import InvalidRequest
 from headway.plan import Grammar
 from headway.policy.drafts import JUDGED_AFTER, MOST_PAUSE_TOKENS, PAUSE_TOKENS, PromptLookup, lookup_drafts
-from headway.request import NewRequest
+from headway.request import TextRequest
 from headway.story.explain import request_view
 from headway.story.sentences import tell
 from world import SAMPLED, Allowing, World
@@ -61,10 +61,10 @@ def test_guesses_that_pay_go_on():
 
 
 def test_a_request_says_how_many_it_wants():
-    assert lookup_drafts(4)(NewRequest(id="a", prompt=(1,), draft=0)) is None
-    assert lookup_drafts(0)(NewRequest(id="a", prompt=(1,))) is None
+    assert lookup_drafts(4)(TextRequest(id="a", prompt=(1,), draft=0)) is None
+    assert lookup_drafts(0)(TextRequest(id="a", prompt=(1,))) is None
     for most, wanted in ((4, None), (0, 4), (9, 4)):
-        drafter = lookup_drafts(most)(NewRequest(id="a", prompt=(1,), draft=wanted))
+        drafter = lookup_drafts(most)(TextRequest(id="a", prompt=(1,), draft=wanted))
         assert drafter is not None and len(drafter.guess([1, 1, 1, 1])) == 4
     with pytest.raises(InvalidRequest, match="draft is 17 tokens at a time; it must be from 0 to 16"):
         World().add("a", 5, draft=17)
@@ -125,9 +125,9 @@ def test_a_grammar_cuts_guesses_where_it_forbids_one():
     """Every fourth token is forbidden; the guide itself asserts that none is chosen."""
     world = World(vocab=11, drafter=lambda tokens: [1, 2, 4, 3])
     request = world.add("a", 5, max_tokens=30, grammar=Grammar("json"))
-    world.engine.supply("a", [Allowing(11, lambda token: token % 4 == 0)])
+    world.engine.supply("a", "grammar", [Allowing(11, lambda token: token % 4 == 0)])
     world.run()
     assert len(world.said["a", 0]) == 30
     assert not any(token % 4 == 0 for token in world.said["a", 0])
     assert max(member.drafts for step in world.steps() for member in step.members) == 2
-    assert request.sequences[0].counts.rejected > 0
+    assert request.progress.sequences[0].counts.rejected > 0

@@ -28,7 +28,7 @@ def letters(world: World, count: int) -> str:
 
 def ended(**fields: object) -> World:
     world = World(vocab=7, block_tokens=4, seats=4)
-    world.engine.watcher = Letters
+    world.model.pattern.watcher = Letters
     world.add("a", [1, 2, 3], max_tokens=30, **fields)
     world.run()
     return world
@@ -49,7 +49,7 @@ def test_a_stop_string_among_accepted_drafts_ends_it_there_and_drops_the_rest():
         vocab=7, block_tokens=4, seats=4,
         drafter=lambda tokens: truth.said["a", 0][len(tokens) - 3 :][:5],
     )  # fmt: skip
-    world.engine.watcher = Letters
+    world.model.pattern.watcher = Letters
     world.add("a", [1, 2, 3], max_tokens=30, stop=(text[7:10],))
     world.run()
     assert len(world.said["a", 0]) == text.index(text[7:10]) + 3

@@ -42,7 +42,7 @@ class Counted(World):
             plan = self.engine.plan()
             assert plan is not None
             self.engine.check()
-            if any(map(truth, plan.spans)):
+            if any(map(truth, plan.items)):
                 return plan
             self.note(self.engine.commit(self.executor.run(plan)))
         raise AssertionError("there was no such step")
@@ -81,7 +81,7 @@ def waiting_for_a_seat(world: Counted) -> None:
 
 def between_two_chunks(world: Counted) -> None:
     victim = world.add("victim", VICTIM, max_tokens=6)
-    world.steps_until(lambda: 0 < victim.sequences[0].computed < VICTIM)
+    world.steps_until(lambda: 0 < victim.progress.sequences[0].computed < VICTIM)
 
 
 def last_chunk_in_flight(world: Counted) -> StepPlan:
@@ -96,7 +96,7 @@ def decoding(world: Counted) -> StepPlan:
 
 def decoding_with_drafts(world: Counted) -> StepPlan:
     truth = [4] * VICTIM
-    world.engine.drafters = lambda new: Right(truth) if new.id == "victim" else None
+    world.model.pattern.drafters = lambda new: Right(truth) if new.id == "victim" else None
     world.add("victim", truth, max_tokens=12)
     truth += world.expected("victim", 0, 12)
     return world.plan_until(lambda span: span.drafts > 0)
@@ -111,7 +111,7 @@ def preempted(world: Counted) -> None:
 def siblings_before_the_fork(world: Counted) -> None:
     victim = world.add("victim", VICTIM, n=2, sampling=SAMPLED, max_tokens=6)
     world.steps_until(lambda: victim.stage is Stage.RUNNING)
-    assert victim.sequences[1].fork_at is not None
+    assert victim.progress.sequences[1].fork_at is not None
 
 
 def siblings(world: Counted) -> StepPlan:
@@ -167,8 +167,8 @@ def test_the_engine_ends_whom_it_must_and_nobody_else(stage: str, fault: str, ou
     world.add("neighbour", 6, max_tokens=20)
     world.step()
     strike(world, fault, ENGINE[stage](world))
-    if "victim" in world.engine.awaiting:
-        world.engine.supply("victim", [Allowing(world.vocab)])
+    if world.engine.awaiting:
+        world.engine.supply("victim", "grammar", [Allowing(world.vocab)])
     world.add("later", 11, max_tokens=4)
     world.run()
 
@@ -190,5 +190,5 @@ def test_the_engine_ends_whom_it_must_and_nobody_else(stage: str, fault: str, ou
     assert counted == {reason: reasons[reason] for reason in FINISHES}
     assert world.count("preemptions_total") == sum(world.story.record(id).preemptions for id in world.asked)
     assert (world.pool.live, world.pool.reusable + world.pool.free) == (0, BLOCKS)
-    assert world.engine.seats_used == 0 and not world.engine.awaiting
+    assert world.model.queues.seats_used == 0 and not world.engine.awaiting
     world.engine.check()

@@ -37,7 +37,7 @@ def test_a_request_waits_for_its_grammar_and_stands_in_nobodys_way():
     while world.story.record("b").stage is not Stage.FINISHED:
         world.step()
     assert world.engine.idle and world.step() == []  # alive, but nobody could move
-    world.engine.supply("json", [Allowing(world.vocab, even)])
+    world.engine.supply("json", "grammar", [Allowing(world.vocab, even)])
     world.run()
     assert len(world.said["json", 0]) == 3 and not any(map(even, world.said["json", 0]))
 
@@ -49,8 +49,8 @@ def test_a_request_queues_at_the_place_of_its_arrival_when_its_grammar_is_there(
     world.add("json", 5, max_tokens=1, grammar=JSON)
     world.add("later", 5, max_tokens=1)
     world.step()
-    world.engine.supply("json", [Allowing(world.vocab)])
-    assert [request.id for request in world.engine.waiting] == ["json", "later"]
+    world.engine.supply("json", "grammar", [Allowing(world.vocab)])
+    assert [request.id for request in world.model.queues.waiting] == ["json", "later"]
     world.agree()
     world.run()
     assert list(world.finish) == [("runs", 0), ("json", 0), ("later", 0)]
@@ -67,7 +67,7 @@ def test_a_grammar_that_cannot_be_compiled_fails_its_request_and_no_other():
     assert [event.id for event in world.events if isinstance(event, Failed)] == ["bad"]
     world.run()
     assert world.said["good", 0] == world.expected("good") and world.pool.live == 0
-    for late in (lambda: world.engine.supply("good", []), lambda: world.engine.fail("bad", "again")):
+    for late in (lambda: world.engine.supply("good", "grammar", []), lambda: world.engine.fail("bad", "again")):
         with pytest.raises(UnknownRequest):
             late()
 
@@ -76,7 +76,7 @@ def test_a_grammar_that_leads_nowhere_fails_a_running_request_also_while_its_ste
     world = World(block_tokens=4)
     for id in ("lost", "stays"):
         world.add(id, 9, max_tokens=8, grammar=JSON)
-        world.engine.supply(id, [Allowing(world.vocab)])
+        world.engine.supply(id, "grammar", [Allowing(world.vocab)])
     world.step()
     plan = world.engine.plan()
     world.engine.fail("lost", "no token may come")
@@ -94,7 +94,7 @@ def test_the_models_own_end_tokens_wait_for_min_tokens_within_a_grammar_even_wit
     """A mask allows them wherever the text may end, whatever the request says about them."""
     world = World(vocab=8, eos_ids=(3,))
     world.add("a", 5, max_tokens=9, min_tokens=6, ignore_eos=True, grammar=JSON)
-    world.engine.supply("a", [Allowing(8)])
+    world.engine.supply("a", "grammar", [Allowing(8)])
     world.run()
     assert 3 not in world.said["a", 0][:6]
 
@@ -105,14 +105,14 @@ def test_a_request_that_is_cancelled_while_it_awaits_its_grammar_is_gone():
     world.engine.cancel("a", "client")
     assert world.story.record("a").stage is Stage.CANCELLED and not world.engine.requests
     with pytest.raises(UnknownRequest):
-        world.engine.supply("a", [Allowing(world.vocab)])
+        world.engine.supply("a", "grammar", [Allowing(world.vocab)])
     assert world.add("a", 5, max_tokens=1).stage is Stage.WAITING  # the id is free again
 
 
 def test_the_end_of_the_text_that_a_grammar_allows_is_the_end_of_the_sequence():
     world = World()
     world.add("a", 5, max_tokens=50, min_tokens=20, grammar=JSON)
-    world.engine.supply("a", [Allowing(world.vocab, length=7)])
+    world.engine.supply("a", "grammar", [Allowing(world.vocab, length=7)])
     world.run()
     assert (len(world.said["a", 0]), world.finish["a", 0]) == (7, "stop")
 
@@ -121,7 +121,7 @@ def test_a_grammars_only_token_may_come_even_where_min_tokens_bans_it():
     """Where the text must end the end token is all that is left."""
     world = World(vocab=8)
     world.add("a", 5, max_tokens=5, min_tokens=4, stop_ids=(3,), grammar=JSON)
-    world.engine.supply("a", [Allowing(8, lambda token: token != 3)])
+    world.engine.supply("a", "grammar", [Allowing(8, lambda token: token != 3)])
     world.run()
     assert world.said["a", 0] == [3] * 5  # a stop token before min_tokens does not end it; the 5th does
     assert world.finish["a", 0] == "stop"
@@ -131,7 +131,7 @@ def test_siblings_keep_within_the_grammar_each_by_its_own_guide():
     world = World()
     world.add("a", 9, n=2, max_tokens=9, sampling=SAMPLED, grammar=JSON)
     guides = [Allowing(world.vocab, even), Allowing(world.vocab, lambda token: not even(token))]
-    world.engine.supply("a", guides)
+    world.engine.supply("a", "grammar", guides)
     world.run()
     assert [guide.accepted for guide in guides] == [world.said["a", 0], world.said["a", 1]]
     assert all(len(guide.accepted) == 9 for guide in guides)
@@ -143,7 +143,7 @@ def test_a_grammar_survives_preemption_and_chunks():
     for id in "abc":
         world.add(id, 14, max_tokens=16, grammar=JSON)
         guides[id] = Allowing(world.vocab, even)
-        world.engine.supply(id, [guides[id]])
+        world.engine.supply(id, "grammar", [guides[id]])
     world.run()
     assert sum(world.story.record(id).preemptions for id in "abc") > 0
     for id in "abc":

@@ -15,12 +15,14 @@ import pytest
 from fake_process import Client, fake_process
 from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor
-from headway.engine import Engine, EngineOptions
+from headway.engine.loop import Engine
+from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
+from headway.patterns.text.pattern import text_model
 from headway.plan import Grammar, Sampling
 from headway.policy.drafts import lookup_drafts
-from headway.request import NewRequest
+from headway.request import TextRequest
 from headway.story.events import AnyEvent, Delivered
 from headway.story.metrics import Metrics
 from headway.story.reducer import Story
@@ -39,16 +41,15 @@ class Books:
         self.metrics = Metrics(self.story)
         self.clock = ModelledClock()
         self.pool = BlockPool(BLOCKS, 4)
-        self.engine = Engine(
-            FakeExecutor(blocks=BLOCKS, block_tokens=4, vocab=VOCAB, clock=self.clock),
+        self.executor = FakeExecutor(blocks=BLOCKS, block_tokens=4, vocab=VOCAB, clock=self.clock)
+        model = text_model(
+            self.executor,
             StateMemory(self.pool, prefix_cache=True),
-            self.clock,
             EngineOptions(seats=8, step_tokens=32),
-            emit=self._fold,
             drafters=lookup_drafts(2),
             watcher=lambda stop, early: Never(),
         )
-        self.executor = self.engine.executor
+        self.engine = Engine([model], self.clock, emit=self._fold)
         self.random = random.Random(5)
         self.count = 0
 
@@ -83,10 +84,10 @@ class Books:
             "guided": {"grammar": Grammar("json")},
             "refused": {"n": 9},
         }.get(kind, {})
-        self.engine.add(NewRequest(id=id, prompt=prompt, max_tokens=choose((1, 2, 6)), **fields))
+        self.engine.add(TextRequest(id=id, prompt=prompt, max_tokens=choose((1, 2, 6)), **fields))
         if kind == "guided":
             if choose((True, False)):
-                self.engine.supply(id, [Allowing(VOCAB)])
+                self.engine.supply(id, "grammar", [Allowing(VOCAB)])
             else:
                 self.engine.fail(id, "it cannot be met")
         return id

@@ -166,7 +166,7 @@ def test_without_a_terminal_nothing_is_asked_and_all_is_revealed(monkeypatch, ca
     assert main(["lesson", "3"]) == 0
     out = capsys.readouterr().out
     assert "Your prediction" not in out and "You predicted" not in out and "Measured: 4 steps." in out
-    assert "src/headway/policy/budget.py  chunk" in out
+    assert "src/headway/policy/budget.py  granted" in out
 
 
 @pytest.mark.parametrize(("answer", "right"), [("4", True), ("3", False)])

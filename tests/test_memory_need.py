@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from headway.memory.keys import KeyChain
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import Shortfall, StateMemory
-from headway.request import Request, Sequence
+from headway.patterns.text.sequence import Sequence
+from headway.request import Request
 from headway.story.events import Admitted
 from world import SAMPLED, World
 
@@ -82,7 +83,7 @@ def test_at_every_admission_and_resumption_the_formula_holds_for_what_is_known_t
     requests: dict[str, Request] = {}
 
     def whole(request: Request) -> int:
-        p, ones = request.sequences[0].prompt, request.open_sequences
+        p, ones = request.progress.sequences[0].prompt, request.progress.open_sequences
         return p // size + sum(up(sequence.known + 1, size) - p // size for sequence in ones)
 
     def step() -> None:
@@ -92,7 +93,7 @@ def test_at_every_admission_and_resumption_the_formula_holds_for_what_is_known_t
         for event in world.events[told:]:
             if isinstance(event, Admitted):
                 tables = sum(len(table) for table in event.tables)
-                shared = requests[event.id].sequences[0].prompt // size
+                shared = requests[event.id].progress.sequences[0].prompt // size
                 assert tables - (len(event.tables) - 1) * shared == before[event.id]
                 assert distinct(event) <= before[event.id]  # equal siblings may find the same blocks
                 if not cache:
@@ -118,11 +119,11 @@ def test_at_every_admission_and_resumption_the_formula_holds_for_what_is_known_t
 def test_while_running_a_sequence_owns_blocks_for_known_and_its_drafts_and_no_more(size, prompt, emits, guesses):
     world = World(block_tokens=size, drafter=lambda tokens: [1] * guesses)
     request = world.add("a", prompt, max_tokens=emits)
-    sequence = request.sequences[0]
+    sequence = request.progress.sequences[0]
     while not request.ended:
         known, emitted = sequence.known, sequence.emitted
         plan = world.engine.plan()
-        (span,) = plan.spans
+        (span,) = plan.items
         drafts = min(guesses, emits - emitted - 1) if emitted else 0
         assert span.drafts == drafts
         assert len(span.blocks) == max(up(prompt + 1, size), up(known + drafts, size))
@@ -135,7 +136,7 @@ def test_while_running_a_sequence_owns_blocks_for_known_and_its_drafts_and_no_mo
 @given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 4), st.integers(1, 20))
 def test_what_fits_alone_is_exactly_what_the_pool_holds(prompt, n, size, blocks):
     """`longest` and `worst_case` are each other's inverse: one more token would not fit."""
-    memory = World(blocks=blocks, block_tokens=size).engine.memory
+    memory = World(blocks=blocks, block_tokens=size).model.pattern.memory
     longest = memory.longest(prompt, n)
     if longest >= 1:
         assert memory.worst_case(prompt, n, longest) <= blocks

@@ -105,8 +105,8 @@ def test_only_what_is_computed_is_published_and_only_when_its_step_commits():
         plan = world.engine.plan()
         assert len(world.pool.index) == before
         world.note(world.engine.commit(world.executor.run(plan)))
-        assert len(world.pool.index) == request.sequences[0].computed // 4
-    assert request.sequences[0].computed == 22
+        assert len(world.pool.index) == request.progress.sequences[0].computed // 4
+    assert request.progress.sequences[0].computed == 22
 
 
 def test_a_second_request_that_arrives_after_the_firsts_prefill_reuses_its_live_blocks():

@@ -85,7 +85,7 @@ def test_the_engines_own_check_sees_counts_that_do_not_add_up():
     world = World()
     request = world.add("a", 20, max_tokens=3)
     world.engine.step()
-    request.sequences[0].counts.prefilled += 1
+    request.progress.sequences[0].counts.prefilled += 1
     with pytest.raises(InvariantError, match="the counts say"):
         world.engine.check()
 
@@ -152,7 +152,7 @@ def test_a_cancelled_request_is_charged_for_accepted_drafts_but_keeps_none():
     request = world.add("a", 7, max_tokens=40)
     world.step()
     plan = world.engine.plan()
-    assert plan.spans[0].drafts == 3
+    assert plan.items[0].drafts == 3
     world.engine.cancel("a")
     world.note(world.engine.commit(world.executor.run(plan)))
     sequence = world.story.record("a").sequences[0]

@@ -48,13 +48,13 @@ def test_the_last_partly_filled_block_is_copied_for_each_sibling_in_the_step_tha
     plans = []
     while not request.ended:
         plans.append(world.engine.plan())
-        tables = [list(sequence.state.blocks) for sequence in request.open_sequences]
+        tables = [list(sequence.state.blocks) for sequence in request.progress.open_sequences]
         world.note(world.engine.commit(world.executor.run(plans[-1])))
         if plans[-1].copies:
             lead, *siblings = tables
             assert plans[-1].copies == tuple((lead[prompt // 4], table[prompt // 4]) for table in siblings)
-    last = next(plan for plan in plans if plan.spans[0].draws)
-    assert len(last.copies) == copies and len(last.spans[0].draws) == 3
+    last = next(plan for plan in plans if plan.items[0].draws)
+    assert len(last.copies) == copies and len(last.items[0].draws) == 3
     assert sum(len(plan.copies) for plan in plans) == copies
     assert right(world, "a")
 
@@ -175,7 +175,7 @@ def test_put_out_before_the_first_token_they_fork_when_the_prompt_is_computed_ag
     request = world.add("pair", 26, n=2, max_tokens=3, sampling=SAMPLED)
     while not request.preemptions:
         assert world.step()
-    assert request.sequences[0].emitted == 0 and request.sequences[0].counts.lost > 0
+    assert request.progress.sequences[0].emitted == 0 and request.progress.sequences[0].counts.lost > 0
     world.run()
     first, second = (world.counts("pair", index) for index in range(2))
     assert first.prefilled + first.recomputed - first.lost == 26 and first.recomputed == first.lost > 0

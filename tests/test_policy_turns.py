@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import headway.planning
+import headway.engine.planner
 from headway.compute.fake import expected_tokens
-from headway.engine import EngineOptions
+from headway.engine.served import EngineOptions
 from headway.errors import ConfigError, DuplicateRequest, InvalidRequest
 from headway.plan import Draw
-from headway.policy import preempt
 from headway.policy.order import ORDERS, fcfs, priority
-from headway.request import NewRequest, Stage
+from headway.request import Stage, TextRequest
 from headway.story.events import Admitted, Finished, Preempted
 from headway.verdict import Never
 from world import SAMPLED, World
@@ -203,7 +202,7 @@ def test_however_they_arrive_no_more_than_max_bypass_pass_a_head(max_bypass, blo
 
     for i, (prompt, emits, number, gap) in enumerate(arrivals):
         request = world.add(f"r{i}", prompt, max_tokens=emits, priority=number)
-        orders[request.id] = world.engine.order(request)
+        orders[request.id] = world.model.queues.order(request)
         for _ in range(gap):
             step()
     while world.engine.requests:
@@ -213,7 +212,7 @@ def test_however_they_arrive_no_more_than_max_bypass_pass_a_head(max_bypass, blo
 def test_ten_thousand_waiting_requests_cost_a_step_nothing(monkeypatch):
     """What is counted is judgements, quotes and orders asked for, not time."""
     count = {"judge": 0, "quote": 0, "order": 0}
-    judge = headway.planning.judge
+    judge = headway.engine.planner.judge
 
     def counted(*args):
         count["judge"] += 1
@@ -223,20 +222,20 @@ def test_ten_thousand_waiting_requests_cost_a_step_nothing(monkeypatch):
         count["order"] += 1
         return fcfs(request)
 
-    monkeypatch.setattr(headway.planning, "judge", counted)
+    monkeypatch.setattr(headway.engine.planner, "judge", counted)
     monkeypatch.setitem(ORDERS, "fcfs", order)
     world = World(blocks=20, block_tokens=4, seats=8, max_bypass=32)
-    quote = world.engine.memory.quote
+    quote = world.model.pattern.memory.quote
 
     def quoted(sequences):
         count["quote"] += 1
         return quote(sequences)
 
-    monkeypatch.setattr(world.engine.memory, "quote", quoted)
+    monkeypatch.setattr(world.model.pattern.memory, "quote", quoted)
     world.add("runs", 20, max_tokens=30)
     world.engine.step()
     for i in range(10_000):
-        world.engine.add(NewRequest(id=f"w{i}", prompt=tuple(range(60)), max_tokens=1))
+        world.engine.add(TextRequest(id=f"w{i}", prompt=tuple(range(60)), max_tokens=1))
     for _ in range(3):
         count.update(judge=0, quote=0, order=0)
         world.engine.step()
@@ -265,8 +264,8 @@ def put_out(world: World) -> list[tuple[str, str]]:
     return [(event.id, event.by) for event in world.events if isinstance(event, Preempted)]
 
 
-def test_the_victim_has_the_largest_priority_number():
-    world = crowd({"a": 1, "b": 9, "c": 0})
+def test_by_priority_the_victim_has_the_largest_number():
+    world = crowd({"a": 1, "b": 9, "c": 0}, policy="priority")
     world.step()
     assert put_out(world) == [("b", "c")]
 
@@ -301,7 +300,7 @@ def test_a_request_never_puts_out_one_that_ranks_before_it_and_the_first_keeps_w
     ranks = {}
     for i, (prompt, emits, number) in enumerate(asks):
         request = world.add(f"r{i}", prompt, max_tokens=emits, priority=number)
-        ranks[request.id] = preempt.rank(request)
+        ranks[request.id] = world.model.queues.order(request)
     running: set[str] = set()
     seen = 0
     while world.engine.requests:
@@ -325,18 +324,17 @@ def test_a_preempted_request_returns_to_its_old_place_in_the_queue():
     world.add("later", 7, max_tokens=2)
     world.step()
     assert put_out(world)[0][0] == "c"
-    assert [request.id for request in world.engine.waiting] == ["c", "later"]
+    assert [request.id for request in world.model.queues.waiting] == ["c", "later"]
     world.run()
     assert all(world.said[id, 0] == world.expected(id) for id in ("a", "b", "c", "later"))
 
 
-def test_the_price_of_a_victim_is_the_positions_it_gives_up():
+def test_what_a_victim_loses_is_told_and_counted():
     world = crowd({"a": 0, "b": 0, "c": 0})
     victim = world.engine.requests["c"]
-    price = preempt.price(victim)
     world.step()
     event = next(event for event in world.events if isinstance(event, Preempted))
-    assert price == sum(event.lost) == victim.sequences[0].counts.lost == 8
+    assert sum(event.lost) == victim.progress.sequences[0].counts.lost == 8
 
 
 # -- never, from the engine -----------------------------------------------------------------------------------
@@ -364,15 +362,15 @@ def test_and_serves_what_just_fits_to_its_last_token(ask):
     request = world.add("a", 10, **ask)
     world.run()
     assert request.stage is Stage.FINISHED
-    assert all(sequence.emitted == request.max_tokens for sequence in request.sequences)
-    assert request.max_tokens == (14 if "n" in ask else 30)  # without max_tokens: what fits
+    assert all(sequence.emitted == request.progress.max_tokens for sequence in request.progress.sequences)
+    assert request.progress.max_tokens == (14 if "n" in ask else 30)  # without max_tokens: what fits
 
 
 def test_without_max_tokens_the_context_bounds_the_answer_too():
     world = World(blocks=100, block_tokens=4, max_context=50)
     request = world.add("a", 10)
     world.run()
-    assert request.sequences[0].emitted == 40 and request.sequences[0].finish == "length"
+    assert request.progress.sequences[0].emitted == 40 and request.progress.sequences[0].finish == "length"
 
 
 @pytest.mark.parametrize(
@@ -388,7 +386,7 @@ def test_without_max_tokens_the_context_bounds_the_answer_too():
 def test_what_means_nothing_is_told_by_its_field_and_leaves_no_trace(fields, field, words):
     world = World(vocab=10)
     with pytest.raises(InvalidRequest, match=words) as raised:
-        world.engine.add(NewRequest(**{"id": "a", "prompt": (0, 9), **fields}))
+        world.engine.add(TextRequest(**{"id": "a", "prompt": (0, 9), **fields}))
     assert raised.value.field == field
     assert not world.events and not world.engine.requests
 
@@ -397,7 +395,7 @@ def test_a_live_id_is_not_given_twice_and_an_ended_one_may_come_back():
     world = World()
     world.add("a", 4, max_tokens=1)
     with pytest.raises(DuplicateRequest):
-        world.engine.add(NewRequest(id="a", prompt=(1,)))
+        world.engine.add(TextRequest(id="a", prompt=(1,)))
     world.run()
     world.add("a", 4, max_tokens=1)
     world.run()

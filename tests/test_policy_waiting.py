@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.policy import budget
-from headway.policy.waiting import Ask, Limits, Room, judge, look_further, never, no_budget
-from headway.verdict import BEHIND, ONS, RULES, Go, Holder, Never, Wait, change_key
+from headway.policy.waiting import Limits, Room, judge, look_further, never, no_budget
+from headway.verdict import BEHIND, ONS, RULES, Ask, Go, Holder, Never, Wait, Worst, change_key
 
 NAMED = (Holder("r-7", 12, 3),)
 
@@ -21,20 +21,20 @@ def not_asked() -> tuple[tuple[Holder, ...], int]:
     raise AssertionError("holders are named only when space is short")
 
 
-PLENTY = Room(seats=4, free=10, reusable=5, positions=100)
+PLENTY = Room(seats=4, free=10, reusable=5, budget=100)
 
 
 def test_a_request_that_fits_goes_with_all_its_positions():
-    assert judge(Ask(seats=1, blocks=3, revived=0, positions=40), PLENTY, not_asked) == Go(40)
+    assert judge(Ask(seats=1, space=3, revived=0, cost=40), PLENTY, not_asked) == Go(40)
 
 
 def test_a_request_that_fits_goes_with_what_the_step_has_left():
-    room = Room(seats=4, free=10, reusable=5, positions=7)
-    assert judge(Ask(seats=1, blocks=3, revived=0, positions=40), room, not_asked) == Go(7)
+    room = Room(seats=4, free=10, reusable=5, budget=7)
+    assert judge(Ask(seats=1, space=3, revived=0, cost=40), room, not_asked) == Go(7)
 
 
 def test_the_exact_fit_goes_and_one_more_of_anything_waits():
-    room = Room(seats=2, free=3, reusable=4, positions=1)
+    room = Room(seats=2, free=3, reusable=4, budget=1)
     assert judge(Ask(2, 7, 0, 1), room, not_asked) == Go(1)
     assert judge(Ask(2, 5, 2, 1), room, not_asked) == Go(1)
     assert judge(Ask(3, 7, 0, 1), room, not_asked).rule == "seats"
@@ -43,15 +43,15 @@ def test_the_exact_fit_goes_and_one_more_of_anything_waits():
 
 
 def test_short_of_seats():
-    room = Room(seats=2, free=10, reusable=5, positions=100)
-    assert judge(Ask(seats=3, blocks=3, revived=0, positions=40), room, not_asked) == Wait(
+    room = Room(seats=2, free=10, reusable=5, budget=100)
+    assert judge(Ask(seats=3, space=3, revived=0, cost=40), room, not_asked) == Wait(
         on="turn", rule="seats", unit="seats", need=3, have=2, short=1, free=10, reusable=5
     )
 
 
 def test_short_of_blocks_names_the_holders():
-    room = Room(seats=2, free=2, reusable=1, positions=100)
-    assert judge(Ask(seats=1, blocks=9, revived=0, positions=40), room, named) == Wait(
+    room = Room(seats=2, free=2, reusable=1, budget=100)
+    assert judge(Ask(seats=1, space=9, revived=0, cost=40), room, named) == Wait(
         on="space",
         rule="blocks",
         unit="blocks",
@@ -66,17 +66,17 @@ def test_short_of_blocks_names_the_holders():
 
 
 def test_short_of_budget():
-    room = Room(seats=2, free=2, reusable=1, positions=0)
+    room = Room(seats=2, free=2, reusable=1, budget=0)
     expected = Wait(on="turn", rule="budget", unit="positions", need=1, have=0, short=1, free=2, reusable=1)
-    assert judge(Ask(seats=1, blocks=3, revived=0, positions=40), room, not_asked) == expected
-    assert no_budget(room) == expected
+    assert judge(Ask(seats=1, space=3, revived=0, cost=40), room, not_asked) == expected
+    assert no_budget(1, room) == expected
 
 
 def test_a_matched_block_that_is_reusable_is_not_counted_as_available_too():
     """The classic double count: eight blocks are needed, four of them are found and reusable, four more are to be
     taken. Three free and the four found look like seven available, but are three."""
-    room = Room(seats=1, free=3, reusable=4, positions=100)
-    verdict = judge(Ask(seats=1, blocks=4, revived=4, positions=40), room, named)
+    room = Room(seats=1, free=3, reusable=4, budget=100)
+    verdict = judge(Ask(seats=1, space=4, revived=4, cost=40), room, named)
     assert (verdict.need, verdict.have, verdict.short) == (4, 3, 1)
     assert (verdict.free, verdict.reusable) == (3, 4)
 
@@ -97,10 +97,10 @@ def test_of_several_shortages_the_slowest_to_pass_is_told_seats_then_blocks_then
 )
 def test_it_goes_exactly_when_nothing_is_short_and_what_is_short_is_need_less_have(ask, room):
     verdict = judge(ask, room, named)
-    fits = ask.seats <= room.seats and ask.blocks + ask.revived <= room.free + room.reusable and room.positions > 0
+    fits = ask.seats <= room.seats and ask.space + ask.revived <= room.free + room.reusable and room.budget > 0
     assert isinstance(verdict, Go) == fits
     if isinstance(verdict, Go):
-        assert 1 <= verdict.positions <= min(ask.positions, room.positions)
+        assert 1 <= verdict.positions <= min(ask.cost, room.budget)
     else:
         assert verdict.short == verdict.need - verdict.have > 0 and verdict.have >= 0
         assert RULES[verdict.rule] == verdict.on
@@ -110,7 +110,7 @@ def test_it_goes_exactly_when_nothing_is_short_and_what_is_short_is_need_less_ha
 def test_the_rules_are_the_closed_list_of_the_contract():
     assert RULES == {
         "blocks": "space", "reservation": "space", "latent": "space",
-        "seats": "turn", "budget": "turn", "order": "turn",
+        "seats": "turn", "budget": "turn", "order": "turn", "model": "turn", "deadline": "turn",
         "reload": "input", "grammar": "input",
     }  # fmt: skip
     assert set(RULES.values()) == set(ONS)
@@ -148,30 +148,40 @@ def test_behind_a_blocked_head_the_step_looks_as_far_as_the_bypass_bound(behind,
 
 # -- never ----------------------------------------------------------------------------------------------------
 
-LIMITS = Limits(context=100, pool_blocks=10, seats=4)
+LIMITS = Limits(context=100, space=10, seats=4)
 
 
 @pytest.mark.parametrize(
     ("ask", "verdict"),
     [
-        ({"seats": 4, "positions": 100, "blocks": 10}, None),
-        ({"seats": 5, "positions": 1, "blocks": 1}, Never("seats", "seats", 5, 4, "--seats")),
-        ({"seats": 1, "positions": 101, "blocks": 1}, Never("context", "positions", 101, 100, "--max-context")),
-        ({"seats": 1, "positions": 1, "blocks": 11}, Never("pool", "blocks", 11, 10, "--memory")),
-        ({"seats": 5, "positions": 101, "blocks": 11}, Never("seats", "seats", 5, 4, "--seats")),
-        ({"seats": 1, "positions": 101, "blocks": 11}, Never("context", "positions", 101, 100, "--max-context")),
+        (Worst(seats=4, context=100, space=10), None),
+        (Worst(seats=5, context=1, space=1), Never("seats", "seats", 5, 4, "--seats")),
+        (Worst(seats=1, context=101, space=1), Never("context", "positions", 101, 100, "--max-context")),
+        (Worst(seats=1, context=1, space=11), Never("pool", "blocks", 11, 10, "--memory")),
+        (Worst(seats=5, context=101, space=11), Never("seats", "seats", 5, 4, "--seats")),
+        (Worst(seats=1, context=101, space=11), Never("context", "positions", 101, 100, "--max-context")),
     ],
 )
 def test_what_could_not_be_served_even_alone_is_refused_with_need_limit_and_the_option_that_raises_it(ask, verdict):
-    assert never(**ask, limits=LIMITS) == verdict
+    assert never(ask, LIMITS) == verdict
 
 
 # -- what a step spends ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("outstanding", "left", "positions"), [(10, 4, 4), (4, 10, 4), (4, 0, 0), (1, 1, 1)])
-def test_a_chunk_is_what_is_outstanding_as_far_as_the_step_has_it(outstanding, left, positions):
-    assert budget.chunk(outstanding, left) == positions
+@pytest.mark.parametrize(("cost", "left", "grant"), [(10, 4, 4), (4, 10, 4), (4, 0, 0), (1, 1, 1)])
+def test_of_what_can_be_divided_the_step_grants_as_much_as_it_has_left(cost, left, grant):
+    assert budget.granted(cost, left, whole=False) == grant
+
+
+@pytest.mark.parametrize(("cost", "left", "grant"), [(10, 10, 10), (10, 9, 0), (1, 0, 0)])
+def test_what_is_whole_moves_as_a_whole_or_not_at_all(cost, left, grant):
+    assert budget.granted(cost, left, whole=True) == grant
+
+
+def test_what_is_whole_and_larger_than_any_step_takes_an_untouched_one():
+    assert budget.granted(600, 512, whole=True, untouched=True) == 600
+    assert budget.granted(600, 511, whole=True, untouched=False) == 0
 
 
 @pytest.mark.parametrize(

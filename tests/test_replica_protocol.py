@@ -21,14 +21,14 @@ from fake_process import Client, fake_process, said
 from fake_replica import EXIT, FAIL, GARBAGE, GHOSTS, NONSENSE
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor, expected_tokens
-from headway.engine import EngineOptions
-from headway.hooks import no_watcher
+from headway.engine.served import EngineOptions
+from headway.patterns.text.ports import no_watcher
 from headway.plan import Draw, Grammar, Sampling, StepPlan, StepResult
 from headway.replica.grammars import Grammars
 from headway.replica.messages import Cancel, Rejected, Stop, Submit, ToFront, Told, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
 from headway.replica.process import Replica
-from headway.request import NewRequest, Stage
+from headway.request import Stage, TextRequest
 from headway.story.events import Failed, Refused
 from headway.story.reducer import Story
 from headway.text.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ class Line:
         """A good request is answered rightly, after all that was said before."""
         id = next(self.names)
         prompt = (3, 1, 4, 1, 5)
-        self.say(encode(Submit(NewRequest(id=id, prompt=prompt, max_tokens=6))))
+        self.say(encode(Submit(TextRequest(id=id, prompt=prompt, max_tokens=6))))
         while id not in self.story.ended:
             self.hear()
         assert self.tokens[id] == expected_tokens(prompt, Draw(0, 0, Sampling()), 6, VOCAB)
@@ -130,14 +130,14 @@ SAMPLINGS = st.builds(
     presence_penalty=FLOATS, bias=st.lists(st.tuples(NUMBERS, FLOATS), max_size=2).map(tuple),
 )  # fmt: skip
 REQUESTS = st.builds(
-    NewRequest, id=NAMES, prompt=st.lists(st.integers(0, VOCAB) | NUMBERS, max_size=20).map(tuple), n=NUMBERS,
+    TextRequest, id=NAMES, prompt=st.lists(st.integers(0, VOCAB) | NUMBERS, max_size=20).map(tuple), n=NUMBERS,
     max_tokens=st.none() | NUMBERS, min_tokens=NUMBERS, sampling=st.just(Sampling()) | SAMPLINGS, priority=NUMBERS,
     stop_ids=st.lists(NUMBERS, max_size=2).map(tuple), stop=st.sampled_from([(), (), ("",), ("x",)]),
     cache_salt=st.text(max_size=2), grammar=st.none() | GRAMMARS, logprobs=st.none() | NUMBERS,
     prompt_logprobs=st.none() | NUMBERS, draft=st.none() | NUMBERS,
 )  # fmt: skip
 GOOD_REQUESTS = st.builds(
-    NewRequest, id=NAMES, prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30).map(tuple),
+    TextRequest, id=NAMES, prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30).map(tuple),
     n=st.integers(1, 3), max_tokens=st.integers(1, 20),
     sampling=SAMPLINGS.map(lambda sampling: msgspec.structs.replace(sampling, bias=())),
 )  # fmt: skip
@@ -171,9 +171,9 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 DEEP = b"\x82" + packed("type") + packed("cancel") + packed("more") + b"\x91" * 50_000 + b"\xc0"
-LARGEST = encode(Submit(NewRequest(id="a", prompt=(1, 2), max_tokens=(1 << 64) - 1)))
-TWICE = encode(Submit(NewRequest(id="a", prompt=(1, 2))))
-GUIDED = encode(Submit(NewRequest(id="a", prompt=(1, 2), grammar=Grammar("json"))))
+LARGEST = encode(Submit(TextRequest(id="a", prompt=(1, 2), max_tokens=(1 << 64) - 1)))
+TWICE = encode(Submit(TextRequest(id="a", prompt=(1, 2))))
+GUIDED = encode(Submit(TextRequest(id="a", prompt=(1, 2), grammar=Grammar("json"))))
 
 
 @settings(  # one loop hears all examples, so none is tried again to make it smaller
@@ -208,7 +208,7 @@ def test_what_is_no_message_is_told_on_stderr_and_what_means_nothing_is_rejected
         line.say(b"garbage")
         line.say(DEEP)
         line.say(LARGEST)
-        line.say(encode(Submit(NewRequest(id="b", prompt=(VOCAB,)))))
+        line.say(encode(Submit(TextRequest(id="b", prompt=(VOCAB,)))))
         line.serves()
     assert told.getvalue().count("headway replica: not a known message: ") == 2
     assert [(one.id, one.field) for one in line.rejected] == [("a", "max_tokens"), ("b", "prompt")]
@@ -218,7 +218,7 @@ def test_what_is_no_message_is_told_on_stderr_and_what_means_nothing_is_rejected
 def test_a_live_id_is_rejected_a_second_time_and_the_first_one_goes_on(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = line.replica.engine.executor
+    executor = line.replica.model.executor
     run = executor.run
 
     def slow(plan: StepPlan) -> StepResult:
@@ -226,8 +226,8 @@ def test_a_live_id_is_rejected_a_second_time_and_the_first_one_goes_on(
         return run(plan)
 
     monkeypatch.setattr(executor, "run", slow)  # else the first one could be over before the second one comes
-    line.say(encode(Submit(NewRequest(id="a", prompt=(1, 2), max_tokens=60))))
-    line.say(encode(Submit(NewRequest(id="a", prompt=(5, 6, 7), max_tokens=3))))
+    line.say(encode(Submit(TextRequest(id="a", prompt=(1, 2), max_tokens=60))))
+    line.say(encode(Submit(TextRequest(id="a", prompt=(5, 6, 7), max_tokens=3))))
     while "a" not in line.story.ended:
         line.hear()
     assert [one.field for one in line.rejected] == ["id"]
@@ -236,8 +236,8 @@ def test_a_live_id_is_rejected_a_second_time_and_the_first_one_goes_on(
 
 
 def test_what_could_never_fit_is_refused_with_its_numbers_however_large(line: Line) -> None:
-    line.say(encode(Submit(NewRequest(id="a", prompt=(1, 2), max_tokens=1 << 31))))
-    line.say(encode(Submit(NewRequest(id="b", prompt=(1, 2), n=1 << 31, max_tokens=1 << 31))))
+    line.say(encode(Submit(TextRequest(id="a", prompt=(1, 2), max_tokens=1 << 31))))
+    line.say(encode(Submit(TextRequest(id="b", prompt=(1, 2), n=1 << 31, max_tokens=1 << 31))))
     events: list[Refused] = []
     while len(events) < 2:
         message = line.hear()

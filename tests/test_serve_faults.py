@@ -80,7 +80,7 @@ class Held:
         self.step_s = 0.003
 
     def __call__(self, plan: StepPlan) -> StepResult:
-        if self._truth is not None and any(map(self._truth, plan.spans)):
+        if self._truth is not None and any(map(self._truth, plan.items)):
             self._truth = None
             self._caught.set()
             assert self._go.wait(30)

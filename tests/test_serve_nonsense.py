@@ -17,7 +17,7 @@ from headway.memory.prefix import Miss
 from headway.policy.waiting import AWAITS_GRAMMAR
 from headway.replica.messages import Ready, Rejected, ToFront, Told, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
-from headway.request import Emission, NewRequest, Pause
+from headway.request import Emission, Pause, TextRequest
 from headway.serve.front import Front
 from headway.story import events as ev
 from headway.verdict import BEHIND, Never
@@ -90,7 +90,7 @@ def test_whatever_a_replica_said_its_end_ends_what_it_had_and_the_next_one_begin
     front: Front, messages: list[ToFront]
 ) -> None:
     front._heard(READY)
-    ends = [front.submit(NewRequest(id=id, prompt=(1, 2)), RealClock().now_ns()) for id in ("a", "b")]
+    ends = [front.submit(TextRequest(id=id, prompt=(1, 2)), RealClock().now_ns()) for id in ("a", "b")]
     with contextlib.suppress(Exception):  # then the link ends the replica, and so does this test
         for message in messages:
             front._heard(decode_to_front(encode(message)))

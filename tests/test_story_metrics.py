@@ -45,9 +45,7 @@ class Metered(World):
     def __init__(self, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
         self.metrics = Metrics(self.story)
-        self.metrics.size(
-            seats=self.engine.options.seats, reserved_bytes=1 << 20, block_tokens=self.pool.block_tokens
-        )
+        self.metrics.size(seats=self.model.options.seats, reserved_bytes=1 << 20, block_tokens=self.pool.block_tokens)
 
     def _emit(self, event: AnyEvent) -> None:
         if hasattr(self, "metrics"):

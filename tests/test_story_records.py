@@ -10,7 +10,7 @@ import pytest
 from headway.errors import ProtocolError, UnknownRequest
 from headway.plan import Grammar
 from headway.replica import messages
-from headway.request import Emission, NewRequest, Pause, Stage
+from headway.request import Emission, Pause, Stage, TextRequest
 from headway.story.events import (
     AnyEvent,
     Arrived,
@@ -279,7 +279,7 @@ def test_the_last_ended_requests_are_remembered_and_no_more():
     story = Story(remembered=3)
     world.engine.emit = story.fold
     for i in range(5):
-        world.engine.add(NewRequest(id=f"r{i}", prompt=(1, 2), max_tokens=1))
+        world.engine.add(TextRequest(id=f"r{i}", prompt=(1, 2), max_tokens=1))
         world.engine.step()
     assert list(story.ended) == ["r2", "r3", "r4"]
     with pytest.raises(UnknownRequest, match="'r1'"):
@@ -355,7 +355,7 @@ def every_event() -> World:
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)
     world.add("gone", 5)
     world.add("json", 5, grammar=Grammar("json"), max_tokens=2)
-    world.engine.supply("json", [Allowing(world.vocab)])
+    world.engine.supply("json", "grammar", [Allowing(world.vocab)])
     world.step()
     world.engine.cancel("gone")
     world.run()
@@ -384,7 +384,7 @@ def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
 
 
 def test_every_message_survives_the_socket():
-    new = NewRequest(id="a", prompt=(1, 2), n=2, max_tokens=None, sampling=SAMPLED, stop_ids=(5,), cache_salt="s")
+    new = TextRequest(id="a", prompt=(1, 2), n=2, max_tokens=None, sampling=SAMPLED, stop_ids=(5,), cache_salt="s")
     for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Stop()):
         assert messages.decode_to_replica(messages.encode(message)) == message
     for message in (

@@ -367,7 +367,7 @@ def test_preempted_again_and_again_with_something_found_again(times, words):
     world = World(blocks=12, block_tokens=2, seats=4, policy="priority")
     late = world.add("late", 5, max_tokens=18, priority=9)
     for i in range(times):
-        while late.stage is not Stage.RUNNING or not late.sequences[0].emitted:
+        while late.stage is not Stage.RUNNING or not late.progress.sequences[0].emitted:
             world.step()
         world.add(f"first{i}", list(range(100 * i + 100, 98 * i + 106)), max_tokens=8)
         while late.preemptions <= i:

@@ -19,20 +19,21 @@ from pathlib import Path
 import pytest
 
 import headway
-from headway.request import Request, Sequence
+from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.request import Request
 
 ROOT = Path(headway.__file__).parent
 REPOSITORY = Path(__file__).parent.parent
 
 NOUNS = frozenset({"request", "plan", "verdict", "config", "options", "errors", "clock"})
-ENGINE = frozenset({"engine", "arriving", "planning", "committing", "hooks", "integrity"})
-CORE = NOUNS | ENGINE | {"policy", "memory", "story"}
+CORE = NOUNS | {"engine", "patterns", "policy", "memory", "story"}
 ANYTHING = None
 
 #: What the modules of a folder (or a top-level file) may import from Headway, beside their own folder.
 MAY_IMPORT: dict[str, frozenset[str] | None] = {
     **dict.fromkeys(NOUNS, NOUNS),
-    **dict.fromkeys(ENGINE, NOUNS | ENGINE | {"policy", "memory", "story.events", "compute.executor"}),
+    "engine": NOUNS | {"policy", "story.events", "compute.executor"},
+    "patterns": NOUNS | {"engine.pattern", "engine.served", "policy", "memory", "story.events", "compute.executor"},
     "policy": frozenset({"request", "plan", "verdict", "errors"}),
     "memory": NOUNS,
     "story": NOUNS | {"memory.prefix"},
@@ -52,10 +53,12 @@ MAY_IMPORT: dict[str, frozenset[str] | None] = {
 ASK_TORCH = frozenset({"replica/process.py", "bench/machine.py"})
 #: All that a pure decision needs of the standard library: no clock, no I/O, no logging, no chance.
 PURE = frozenset({"__future__", "collections", "dataclasses", "enum", "functools", "math", "typing"})
-#: Methods by which a request or a sequence changes.
-CHANGES = frozenset({"move", "advance", "inherit", "lose"})
-FIELDS = {field.name for cls in (Request, Sequence) for field in dataclasses.fields(cls)}
-MOST_LINES = 350
+#: By which methods a request or a part of its progress changes, and the folder that may.
+CHANGES = {"engine": {"move"}, "patterns": {"advance", "inherit", "lose", "give_back"}}
+FIELDS = {
+    "engine": {field.name for field in dataclasses.fields(Request)},
+    "patterns": {field.name for cls in (Sequence, TextProgress) for field in dataclasses.fields(cls)},
+}
 
 
 @dataclass(frozen=True)
@@ -144,16 +147,13 @@ def imports_only_what_its_folder_may(source: Source) -> Iterator[str]:
             yield f"{found.line}: may not import {found.module}"
 
 
-def imports_for_types_alone_only_in_planning(source: Source) -> Iterator[str]:
-    """In the core a name that is needed for types alone hides a circle. One is allowed: a `Planning` works for its
-    `Engine`."""
+def imports_nothing_for_its_types_alone(source: Source) -> Iterator[str]:
+    """A name that is needed for types alone hides a circle."""
     if source.layer not in CORE:
         return
     for found in source.imports:
-        if found.typing_only and found.inside and (source.path, found.inside) != ("planning.py", "engine"):
+        if found.typing_only and found.inside:
             yield f"{found.line}: imports {found.module} for its types alone"
-        if not found.typing_only and (source.path, found.inside) == ("planning.py", "engine"):
-            yield f"{found.line}: imports the engine, which imports it"
 
 
 def torch_lives_in_compute(source: Source) -> Iterator[str]:
@@ -189,27 +189,34 @@ def the_environment_is_read_in_config(source: Source) -> Iterator[str]:
 
 
 def only_the_engine_changes_requests(source: Source) -> Iterator[str]:
-    """Elsewhere, whoever knows `Request` or `Sequence` may read them."""
-    knows = any(found.inside == "request" and found.names & {"Request", "Sequence"} for found in source.imports)
-    if source.layer in ENGINE or source.path == "request.py" or not (knows or source.layer in ("policy", "memory")):
+    """A request is changed in `engine/`, its progress by its pattern; elsewhere, whoever knows them may read them."""
+    places = ("request", "patterns.text.sequence")
+    kinds = {"Request", "Sequence", "TextProgress"}
+    knows = any(found.inside in places and found.names & kinds for found in source.imports)
+    if source.path == "request.py" or not (knows or source.layer in ("policy", "memory", "engine", "patterns")):
         return
+    others = [layer for layer in CHANGES if layer != source.layer]
+    fields = set().union(*(FIELDS[layer] for layer in others)) - FIELDS.get(source.layer, set())
+    changes = set().union(*(CHANGES[layer] for layer in others))
     for node in ast.walk(source.tree):
         stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del)
-        if stored and node.attr in FIELDS and ast.unparse(node.value) != "self":
+        if stored and node.attr in fields and ast.unparse(node.value) != "self":
             yield f"{node.lineno}: changes {ast.unparse(node)}"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
-            yield f"{node.lineno}: calls {ast.unparse(node.func)}"
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr in changes and not _asks_pattern(called):
+            yield f"{node.lineno}: calls {ast.unparse(called)}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in ("setattr", "delattr"):
                 yield f"{node.lineno}: calls {node.func.id}"
-            if node.func.id in ("Request", "Sequence"):
+            if source.layer not in CHANGES and node.func.id in ("Request", "Sequence"):
                 yield f"{node.lineno}: makes a {node.func.id}"
 
 
-def fits_one_sitting(source: Source) -> Iterator[str]:
-    lines = source.text.count("\n")
-    if lines > MOST_LINES:
-        yield f"{lines} lines; at most {MOST_LINES}"
+def _asks_pattern(called: ast.Attribute) -> bool:
+    return ast.unparse(called.value).split(".")[-1] in ("pattern", "_pattern")
+
+
+def its_name_says_what_is_in_it(source: Source) -> Iterator[str]:
     if set(source.path.removesuffix(".py").split("/")) & {"utils", "util", "helpers", "helper", "manager", "common"}:
         yield "its name says nothing"
 
@@ -227,12 +234,12 @@ def hides_nothing(source: Source) -> Iterator[str]:
 
 RULES: list[Callable[[Source], Iterator[str]]] = [
     imports_only_what_its_folder_may,
-    imports_for_types_alone_only_in_planning,
+    imports_nothing_for_its_types_alone,
     torch_lives_in_compute,
     policy_is_pure,
     the_environment_is_read_in_config,
     only_the_engine_changes_requests,
-    fits_one_sitting,
+    its_name_says_what_is_in_it,
     hides_nothing,
 ]
 
@@ -243,7 +250,7 @@ def test_every_file_of_the_package_keeps_the_rule(rule):
 
 
 BAD = [
-    (imports_only_what_its_folder_may, "request.py", "from headway.engine import Engine"),
+    (imports_only_what_its_folder_may, "request.py", "from headway.engine.loop import Engine"),
     (imports_only_what_its_folder_may, "verdict.py", "import headway.policy.waiting"),
     (imports_only_what_its_folder_may, "plan.py", "from headway import engine"),
     (imports_only_what_its_folder_may, "policy/order.py", "from headway.memory.pool import BlockPool"),
@@ -252,15 +259,19 @@ BAD = [
     (imports_only_what_its_folder_may, "memory/pool.py", "from ..policy import preempt"),
     (imports_only_what_its_folder_may, "compute/fake.py", "from headway.request import Request"),
     (imports_only_what_its_folder_may, "compute/text/a.py", "from headway.artifacts import resolve"),
-    (imports_only_what_its_folder_may, "engine.py", "from headway.story.reducer import Story"),
-    (imports_only_what_its_folder_may, "engine.py", "from headway.compute.fake import FakeExecutor"),
+    (imports_only_what_its_folder_may, "engine/loop.py", "from headway.story.reducer import Story"),
+    (imports_only_what_its_folder_may, "engine/loop.py", "from headway.compute.fake import FakeExecutor"),
+    (imports_only_what_its_folder_may, "engine/loop.py", "from headway.patterns.text.pattern import TextPattern"),
+    (imports_only_what_its_folder_may, "engine/loop.py", "from headway.memory.pool import BlockPool"),
+    (imports_only_what_its_folder_may, "patterns/text/a.py", "from headway.engine.queues import Queues"),
     (imports_only_what_its_folder_may, "story/a.py", "from headway.memory import pool"),
-    (imports_only_what_its_folder_may, "serve/a.py", "from headway.engine import Engine"),
+    (imports_only_what_its_folder_may, "serve/a.py", "from headway.engine.loop import Engine"),
     (imports_only_what_its_folder_may, "serve/a.py", "from headway.compute.executor import ModelFacts"),
-    (imports_for_types_alone_only_in_planning, "memory/a.py",
-     "if typing.TYPE_CHECKING:\n    from headway.engine import Engine"),
-    (imports_for_types_alone_only_in_planning, "planning.py", "from headway.engine import Engine"),
-    (torch_lives_in_compute, "engine.py", "import torch"),
+    (imports_nothing_for_its_types_alone, "memory/a.py",
+     "if typing.TYPE_CHECKING:\n    from headway.engine.loop import Engine"),
+    (imports_nothing_for_its_types_alone, "engine/planner.py",
+     "if TYPE_CHECKING:\n    from headway.engine.loop import Engine"),
+    (torch_lives_in_compute, "engine/loop.py", "import torch"),
     (torch_lives_in_compute, "memory/a.py", "def f():\n    from torch.nn import functional"),
     (torch_lives_in_compute, "compute/fake.py", "import torch.nn"),
     (policy_is_pure, "policy/a.py", "import time"),
@@ -274,10 +285,12 @@ BAD = [
     (only_the_engine_changes_requests, "serve/a.py",
      "from headway.request import Request\ndef f(r):\n    r.move('failed')"),
     (only_the_engine_changes_requests, "serve/a.py",
-     "from headway.request import Sequence\ndef f(s):\n    setattr(s, 'high', 1)"),
+     "from headway.patterns.text.sequence import Sequence\ndef f(s):\n    setattr(s, 'high', 1)"),
+    (only_the_engine_changes_requests, "engine/a.py", "def f(sequence):\n    sequence.computed = 1"),
+    (only_the_engine_changes_requests, "patterns/text/a.py", "def f(request):\n    request.stage = 1"),
+    (only_the_engine_changes_requests, "patterns/text/a.py", "def f(request):\n    request.move(1)"),
     (only_the_engine_changes_requests, "bench/a.py", "from headway.request import Request\nr = Request()"),
-    (fits_one_sitting, "cli/a.py", "\n" * 351),
-    (fits_one_sitting, "serve/utils.py", ""),
+    (its_name_says_what_is_in_it, "serve/utils.py", ""),
     (hides_nothing, "cli/a.py", "try:\n    f()\nexcept OSError:\n    pass"),
     (hides_nothing, "cli/a.py", "def f():\n    global count\n    count = 1"),
     (hides_nothing, "cli/a.py", "# TODO: later"),
@@ -290,13 +303,13 @@ def test_a_file_that_breaks_the_rule_is_found(rule, path, text):
 
 
 GOOD = [
-    (imports_only_what_its_folder_may, "engine.py", "from headway.policy import budget\nfrom headway import errors"),
-    (imports_only_what_its_folder_may, "replica/a.py", "from headway.engine import Engine"),
-    (imports_for_types_alone_only_in_planning, "planning.py",
-     "if TYPE_CHECKING:\n    from headway.engine import Engine"),
+    (imports_only_what_its_folder_may, "engine/a.py", "from headway.policy import budget"),
+    (imports_only_what_its_folder_may, "replica/a.py", "from headway.engine.loop import Engine"),
     (torch_lives_in_compute, "compute/kernels/a.py", "import torch"),
     (the_environment_is_read_in_config, "config.py", "import os\nos.environ['A']"),
-    (only_the_engine_changes_requests, "planning.py", "def f(request):\n    request.move(1)"),
+    (only_the_engine_changes_requests, "engine/a.py", "def f(request):\n    request.move(1)"),
+    (only_the_engine_changes_requests, "engine/a.py", "def f(self, request):\n    self._pattern.lose(request)"),
+    (only_the_engine_changes_requests, "patterns/text/a.py", "def f(sequence):\n    sequence.lose()"),
     (only_the_engine_changes_requests, "memory/a.py", "class A:\n    def f(self):\n        self.index = 1"),
     (only_the_engine_changes_requests, "artifacts/a.py", "import shutil\nshutil.move('a', 'b')"),
 ]  # fmt: skip
@@ -322,10 +335,17 @@ def test_the_core_has_no_circle():
             name = source.path.removesuffix(".py").replace("/", ".")
             graph.add(name, *(i.inside for i in source.imports if i.inside and not i.typing_only))
     order = list(graph.static_order())  # raises CycleError
-    assert order.index("verdict") < order.index("policy.waiting") < order.index("planning") < order.index("engine")
+    assert (
+        order.index("verdict")
+        < order.index("policy.waiting")
+        < order.index("engine.planner")
+        < order.index("engine.loop")
+    )
 
 
-@pytest.mark.parametrize("module", ["headway.engine", "headway.compute.fake", "headway.serve.app", "headway.cli"])
+@pytest.mark.parametrize(
+    "module", ["headway.engine.loop", "headway.patterns.text.pattern", "headway.serve.app", "headway.cli"]
+)
 def test_nothing_but_the_replica_loads_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT.parent)}).returncode == 0

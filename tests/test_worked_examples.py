@@ -101,7 +101,7 @@ def test_a_preempted_sequence_recomputes_only_what_is_gone_when_it_resumes():
     new = world.add("new", list(range(100, 111)), max_tokens=4)
     while not new.preemptions:
         world.step()
-    lost = new.sequences[0].counts.lost
+    lost = new.progress.sequences[0].counts.lost
     assert lost > 0 and old.preemptions == 0
     world.run()
     counts = world.counts("new")
@@ -128,13 +128,13 @@ def test_verifying_k_drafts_spends_1_plus_k_owns_blocks_for_known_plus_k_and_ret
     world = World(blocks=20, block_tokens=4, drafter=fixed_drafts(box, good, 3))
     box.append(world)
     request = world.add("a", 7, max_tokens=40)
-    sequence = request.sequences[0]
+    sequence = request.progress.sequences[0]
     world.step()  # the prompt: no drafts yet
     known = sequence.known
     assert known == 8
     plan = world.engine.plan()
-    span = plan.spans[0]
-    assert plan.positions == 1 + 3
+    span = plan.items[0]
+    assert plan.cost == 1 + 3
     assert len(sequence.state.blocks) == -(-(known + 3) // 4) == 2 + 1  # extra = ceil((8 + 3)/4) - ceil(8/4)
     world.note(world.engine.commit(world.executor.run(plan)))
     assert span.drafts == 3
@@ -162,7 +162,7 @@ def test_a_preview_of_progress_computed_is_prompt_plus_emitted_less_one():
     request = world.add("a", 40, max_tokens=9)
     while request.stage is not Stage.FINISHED:
         world.step()
-        sequence = request.sequences[0]
+        sequence = request.progress.sequences[0]
         assert sequence.computed == 40 + sequence.emitted - 1
 
 

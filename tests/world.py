@@ -7,12 +7,14 @@ from itertools import takewhile
 
 from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
-from headway.engine import Engine, EngineOptions
-from headway.hooks import Drafters, no_drafts
+from headway.engine.loop import Engine
+from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
+from headway.patterns.text.pattern import text_model
+from headway.patterns.text.ports import Drafters, no_drafts
 from headway.plan import Draw, Sampling
-from headway.request import Emission, NewRequest, Request, Stage
+from headway.request import Emission, Request, Stage, TextRequest
 from headway.story.events import AnyEvent, Stepped
 from headway.story.reducer import Story
 from headway.verdict import Wait
@@ -38,6 +40,8 @@ class Allowing:
         self._mask = bits.to_bytes(-(-vocab // 8), "little")
         self._forbidden, self._left = forbidden, length
         self.accepted: list[int] = []
+
+    fault = None
 
     @property
     def complete(self) -> bool:
@@ -84,11 +88,12 @@ class World:
             cost_ns=linear_cost(step_ns=1_000_000, position_ns=10_000),
         )  # fmt: skip
         self.pool = BlockPool(blocks, block_tokens)
-        self.engine = Engine(
-            self.executor, StateMemory(self.pool, prefix_cache=prefix_cache), self.clock,
-            EngineOptions(**options), emit=self._emit, drafters=drafters,  # type: ignore[arg-type]
+        self.model = text_model(
+            self.executor, StateMemory(self.pool, prefix_cache=prefix_cache),
+            EngineOptions(**options), drafters=drafters,  # type: ignore[arg-type]
         )  # fmt: skip
-        self.asked: dict[str, NewRequest] = {}
+        self.engine = Engine([self.model], self.clock, emit=self._emit)
+        self.asked: dict[str, TextRequest] = {}
         self.said: dict[tuple[str, int], list[int]] = {}
         self.finish: dict[tuple[str, int], str] = {}
 
@@ -101,7 +106,7 @@ class World:
         if isinstance(prompt, int):
             salt = sum(map(ord, id)) * 131
             prompt = [(salt + 7 * i) % self.vocab for i in range(prompt)]
-        new = NewRequest(id=id, prompt=tuple(prompt), **fields)  # type: ignore[arg-type]
+        new = TextRequest(id=id, prompt=tuple(prompt), **fields)  # type: ignore[arg-type]
         request = self.engine.add(new)
         self.asked[id] = new
         for index in range(new.n):
@@ -141,7 +146,7 @@ class World:
                 continue
             assert record.stage == request.stage
             assert record.preemptions == request.preemptions
-            for mine, theirs in zip(request.sequences, record.sequences, strict=True):
+            for mine, theirs in zip(request.progress.sequences, record.sequences, strict=True):
                 assert theirs.counts == mine.counts, (request.id, theirs.counts, mine.counts)
                 assert theirs.computed == mine.computed and theirs.known == mine.known
                 assert theirs.blocks == (mine.state.blocks if mine.state else [])

@@ -6,7 +6,7 @@ A plan holds positions, token ids and block numbers. It knows no request: an exe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -117,32 +117,51 @@ class Span:
     def end(self) -> int:
         return self.start + len(self.tokens)
 
+    @property
+    def cost(self) -> int:
+        return len(self.tokens)
+
+
+#: One item of a step, by pattern.
+Item: TypeAlias = Span
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step. `copies` are (source block, target block) pairs, carried out after all spans were evaluated
-    (a forked sequence gets its own copy of the last, partly filled block)."""
+    """One step of one model. `copies` are (source block, target block) pairs, carried out after all items were
+    evaluated (a forked sequence gets its own copy of the last, partly filled block)."""
 
     step: int
-    spans: tuple[Span, ...]
+    items: tuple[Item, ...]
     copies: tuple[tuple[int, int], ...] = ()
 
     @property
-    def positions(self) -> int:
-        """Positions that this step evaluates, rejected drafts included."""
-        return sum(len(span.tokens) for span in self.spans)
+    def cost(self) -> int:
+        """What it spends of the step's budget, in the pattern's unit; for text, positions, wrong drafts included."""
+        return sum(item.cost for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanResult:
+    """What came of a span.
+
+    tokens     one per draw in order, or, with `drafts`, the accepted drafts followed by one more token (so between 1
+               and drafts + 1)
+    logprobs   one for each token, or () where the draws ask for none
+    scores     one for each token of its `Score`, or ()
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    scores: tuple[TokenLogprob, ...] = ()
+
+
+#: What came of one item, by pattern.
+ItemResult: TypeAlias = SpanResult
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`tokens[i]` answers `plan.spans[i]`: one token per draw in order, or, with `drafts`, the accepted drafts
-    followed by one more token (so between 1 and drafts + 1).
+    """`results[i]` is what came of `plan.items[i]`."""
 
-    logprobs   by span: one for each of its tokens, or () where its draws ask for none
-    scores     by span: one for each token of its `Score`, or ()
-    Both are empty when no span of the plan asks for any.
-    """
-
-    tokens: tuple[tuple[int, ...], ...]
-    logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
-    scores: tuple[tuple[TokenLogprob, ...], ...] = ()
+    results: tuple[ItemResult, ...]

@@ -1,7 +1,6 @@
-"""A request, its sequences, and the moves that are legal for it.
+"""A request: what all patterns share of it, and the moves that are legal for it.
 
-Only `engine.py` changes what is defined here; everyone else reads. A sequence's arithmetic lives with it, so that
-the identity `computed = reused + regained + prefilled + decoded + recomputed - lost` can hold by construction.
+Only `engine/` changes what is defined here; everyone else reads. What progress means is its pattern's alone.
 """
 
 from __future__ import annotations
@@ -9,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from headway.errors import IllegalMove, InvalidRequest
 from headway.plan import Grammar, Sampling, TokenLogprob
-from headway.verdict import Verdict
+from headway.verdict import Input, Verdict, Wait
 
 Pattern: TypeAlias = Literal["text", "embed", "image"]
 FinishReason: TypeAlias = Literal["stop", "length"]
@@ -54,7 +53,15 @@ MOST_DRAFTS = 16
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants.
+    """What every caller says, whatever the pattern. `model` is the served model's name; "" is the only one."""
+
+    id: str
+    priority: int = 0
+    model: str = ""
+
+
+class TextRequest(NewRequest, frozen=True, kw_only=True):
+    """A prompt that is to be continued.
 
     max_tokens        None means what fits
     ignore_eos        leaves only `stop_ids` and the `stop` strings to end it; neither may before `min_tokens`
@@ -64,7 +71,6 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     draft             how many tokens to guess at a time; 0: none; None: as the engine does by default
     """
 
-    id: str
     prompt: tuple[int, ...]
     n: int = 1
     max_tokens: int | None = None
@@ -72,7 +78,6 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    priority: int = 0
     stop: tuple[str, ...] = ()
     cache_salt: str = ""
     grammar: Grammar | None = None
@@ -123,15 +128,6 @@ class Emission(msgspec.Struct, frozen=True):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class StateHandle(Protocol):
-    """Owns one sequence's state (see `memory/table.py`)."""
-
-    @property
-    def blocks(self) -> list[int]: ...
-
-    def release(self, *, keep: bool = True) -> None: ...
-
-
 class Watch(Protocol):
     """Follows the text of one sequence (see `text/answer.py`)."""
 
@@ -169,6 +165,11 @@ class Guide(Protocol):
         """Nothing but the end may follow."""
         ...
 
+    @property
+    def fault(self) -> str | None:
+        """Why the text cannot go on; nothing but the end can come then, and it would be a wrong one."""
+        ...
+
     def masks(self, guesses: Items[int]) -> list[bytes]:
         """Which tokens may come, as in `Draw.masks`: next, and after each of `guesses` that the grammar allows in
         turn; it stops at the first that it does not. Tokens that end an answer may come where the text may end.
@@ -178,12 +179,6 @@ class Guide(Protocol):
     def accept(self, token: int) -> None:
         """The token was chosen."""
         ...
-
-
-class PrefixKeys(Protocol):
-    """The chained keys of one sequence's whole blocks (see `memory/keys.py`)."""
-
-    def upto(self, tokens: list[int], blocks: int) -> list[bytes]: ...
 
 
 @dataclass(slots=True)
@@ -201,138 +196,35 @@ class Counts:
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """One evolving token history.
-
-    tokens     the known positions: the prompt, then what was emitted
-    prompt     length of the prompt
-    computed   positions that have state, always a prefix of the known ones
-    high       the largest `computed` ever; evaluating a position below it is recomputing
-    fork_at    positions to be taken over from the request's leading sequence once it has computed them; None when
-               this sequence stands alone. Until then nothing is evaluated for it
-    watch      looks for stop strings in what is emitted, if the request has any
-    drafter    guesses what comes next, if drafts are wanted
-    guide      keeps what is emitted within the request's grammar, if it has one
-    unscored   the first position that is yet to be evaluated with the next token's logprob reported; None when no
-               prompt logprobs are wanted (any more)
-    """
-
-    index: int
-    tokens: list[int]
-    prompt: int
-    keys: PrefixKeys
-    computed: int = 0
-    high: int = 0
-    fork_at: int | None = None
-    counts: Counts = field(default_factory=Counts)
-    state: StateHandle | None = None
-    watch: Watch | None = None
-    guide: Guide | None = None
-    drafter: Drafter | None = None
-    unscored: int | None = None
-    finish: FinishReason | None = None
-
-    @property
-    def known(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def emitted(self) -> int:
-        return len(self.tokens) - self.prompt
-
-    @property
-    def outstanding(self) -> int:
-        """Positions to evaluate before the next token can be chosen; 0 while it waits for a fork."""
-        return 0 if self.fork_at is not None else len(self.tokens) - self.computed
-
-    @property
-    def inheritable(self) -> int:
-        """Most positions whose state may be found instead of computed: the last one is always computed, since the
-        next token is chosen from it, and so are those whose logprobs are wanted."""
-        last = len(self.tokens) - 1
-        return last if self.unscored is None else min(last, self.unscored)
-
-    def split(self, positions: int) -> tuple[int, int, int]:
-        """(prefilled, decoded, recomputed) if the next `positions` positions were evaluated now."""
-        end = self.computed + positions
-        recomputed = max(0, min(end, self.high) - self.computed)
-        first_new = max(self.computed, self.high)
-        prefilled = max(0, min(end, self.prompt) - first_new)
-        return prefilled, positions - recomputed - prefilled, recomputed
-
-    def advance(self, evaluated: int, accepted: int = 0, rejected: int = 0) -> tuple[int, int, int]:
-        """`evaluated` further positions ran; of the drafts among them `accepted` were right, and the last `rejected`
-        positions are dropped again. Returns `split` of the kept ones."""
-        prefilled, decoded, recomputed = kept = self.split(evaluated - rejected)
-        self.counts.prefilled += prefilled
-        self.counts.decoded += decoded
-        self.counts.recomputed += recomputed
-        self.counts.accepted += accepted
-        self.counts.rejected += rejected
-        self.computed += evaluated - rejected
-        self.high = max(self.high, self.computed)
-        return kept
-
-    def inherit(self, positions: int, *, resumed: bool) -> None:
-        """Take over state that is already there up to position `positions` (reuse, regain or fork)."""
-        gained = positions - self.computed
-        if resumed:
-            self.counts.regained += gained
-        else:
-            self.counts.reused += gained
-        self.computed = positions
-        self.high = max(self.high, positions)
-
-    def lose(self) -> int:
-        """All state is gone. Returns how many positions were lost."""
-        lost = self.computed
-        self.counts.lost += lost
-        self.computed = 0
-        self.fork_at = None
-        return lost
-
-
-@dataclass(slots=True, eq=False)
 class Request:
-    """What a caller sent, and how far it has come.
+    """What a caller sent and what all patterns share of how far it has come. Only `engine/queues.py` moves it.
 
-    max_tokens    most tokens that each sequence emits; already bounded by context and pool
-    min_tokens    each sequence emits at least so many
-    stop_ids      tokens that end a sequence
+    progress      its pattern's own; None once it is refused: there is none
+    seats         seats it holds, or needs to be admitted: its parts that have not ended
     arrival       running number; smaller came first
+    awaits        what must come from outside the step before it may queue, and the wait that says so, in order
     overtaken     how many later requests passed this one while it was the blocked head
-    in_flight     named by the plan that runs now: its blocks must outlive the step
+    in_flight     planned steps that name it and have not come back: its space must outlive them
     """
 
     id: str
-    prompt: tuple[int, ...]
-    n: int
-    max_tokens: int
-    min_tokens: int
-    sampling: Sampling
-    stop_ids: frozenset[int]
+    model: str
     priority: int
     arrival: int
-    logprobs: int | None
-    prompt_logprobs: int | None
-    sequences: list[Sequence]
-    pattern: Pattern = "text"
+    progress: Any = None
+    seats: int = 1
     stage: Stage = Stage.RECEIVED
     verdict: Verdict | None = None
+    awaits: dict[Input, Wait] = field(default_factory=dict)
     overtaken: int = 0
     preemptions: int = 0
-    in_flight: bool = False
+    in_flight: int = 0
 
     def move(self, to: Stage) -> None:
         """Change the stage. Raises IllegalMove where the table has no such move."""
         if to not in MOVES[self.stage]:
             raise IllegalMove(f"{self.id} cannot go from {self.stage} to {to}")
         self.stage = to
-
-    @property
-    def open_sequences(self) -> list[Sequence]:
-        """The sequences that have not finished, the leading one first."""
-        return [sequence for sequence in self.sequences if sequence.finish is None]
 
     @property
     def ended(self) -> bool:

@@ -6,12 +6,18 @@ so, and how much is missing. `Never` says that waiting would not help, and which
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
 
 On: TypeAlias = Literal["space", "turn", "input"]
-WaitRule: TypeAlias = Literal["blocks", "reservation", "latent", "seats", "budget", "order", "reload", "grammar"]
+SpaceRule: TypeAlias = Literal["blocks", "reservation", "latent"]
+TurnRule: TypeAlias = Literal["seats", "budget", "order", "model", "deadline"]
+#: What may be awaited from outside the step.
+Input: TypeAlias = Literal["reload", "grammar"]
+WaitRule: TypeAlias = SpaceRule | TurnRule | Input
+Unit: TypeAlias = Literal["blocks", "seats", "positions", "updates", "steps", "requests", "grammars", "bytes"]
 NeverRule: TypeAlias = Literal["pool", "context", "seats"]
 
 #: Which answer each waiting rule belongs to; the closed list of the public contract.
@@ -22,10 +28,38 @@ RULES: dict[WaitRule, On] = {
     "seats": "turn",
     "budget": "turn",
     "order": "turn",
+    "model": "turn",
+    "deadline": "turn",
     "reload": "input",
     "grammar": "input",
 }
 ONS: tuple[On, ...] = ("space", "turn", "input")
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The most that a request could ever need: seats, positions of context, and space."""
+
+    seats: int
+    context: int
+    space: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request needs to be admitted, or resumed, now.
+
+    space     beyond what it was found to have; `revived` of that is reusable now, so it cannot be counted as
+              available as well
+    cost      what it would still spend of steps, in its pattern's unit
+    whole     the cost cannot be divided
+    """
+
+    seats: int
+    space: int
+    revived: int
+    cost: int
+    whole: bool = False
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -54,7 +88,7 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
 
     on: On
     rule: WaitRule
-    unit: Literal["blocks", "seats", "positions", "requests", "grammars", "bytes"]
+    unit: Unit
     need: int
     have: int
     short: int
@@ -71,7 +105,7 @@ class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind"):
     """
 
     rule: NeverRule
-    unit: Literal["blocks", "positions", "seats"]
+    unit: Unit
     need: int
     limit: int
     option: str

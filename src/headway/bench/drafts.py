@@ -10,12 +10,14 @@ from typing import Any
 
 from headway.clock import RealClock
 from headway.compute.executor import Executor
-from headway.engine import Engine, EngineOptions
+from headway.engine.loop import Engine
+from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
+from headway.patterns.text.pattern import text_model
 from headway.plan import Sampling
 from headway.policy.drafts import lookup_drafts
-from headway.request import NewRequest
+from headway.request import TextRequest
 from headway.story.reducer import Story
 
 #: Text whose continuation repeats what is there, and text that has nothing to repeat (sampled: a small model's greedy
@@ -87,16 +89,17 @@ def _run(
     story = Story()
     memory = StateMemory(BlockPool(blocks_needed(encode, [case], block_tokens), block_tokens), prefix_cache=False)
     options = EngineOptions(seats=max(64, case.sequences))
-    engine = Engine(executor, memory, RealClock(), options, emit=story.fold, drafters=lookup_drafts(draft))
+    model = text_model(executor, memory, options, drafters=lookup_drafts(draft))
+    engine = Engine([model], RealClock(), emit=story.fold)
     said: dict[str, list[int]] = {}
     for i in range(case.sequences):
         said[str(i)] = []
         prompt = tuple(encode(f"{i}\n" + TEXTS[case.kind]))
         sampling = SAMPLINGS[case.kind]
-        engine.add(NewRequest(id=str(i), prompt=prompt, max_tokens=case.emits, ignore_eos=True, sampling=sampling))
+        engine.add(TextRequest(id=str(i), prompt=prompt, max_tokens=case.emits, ignore_eos=True, sampling=sampling))
     engine.step()  # the prompts: not what is measured
     began, emitted = time.perf_counter(), 0
-    while engine.requests:
+    while engine.busy:
         for emission in engine.step():
             said[emission.id] += emission.tokens
             emitted += len(emission.tokens)

@@ -12,11 +12,13 @@ from typing import Any
 
 from headway.clock import RealClock
 from headway.compute.executor import Executor
-from headway.engine import Engine, EngineOptions
+from headway.engine.loop import Engine
+from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
+from headway.patterns.text.pattern import text_model
 from headway.replica.messages import Told, decode_to_front, encode
-from headway.request import NewRequest
+from headway.request import TextRequest
 from headway.story.events import AnyEvent, Committed, Stepped
 from headway.story.log import EventLog
 from headway.story.metrics import Metrics
@@ -78,12 +80,12 @@ def run(executor: Executor, blocks: int, block_tokens: int, shape: Shape, step_t
     events: list[AnyEvent] = []
     memory = StateMemory(BlockPool(blocks, block_tokens), prefix_cache=True)
     options = EngineOptions(seats=max(shape.sequences, 1), step_tokens=max(step_tokens, shape.sequences))
-    engine = Engine(timed, memory, clock, options, emit=events.append)
+    engine = Engine([text_model(timed, memory, options)], clock, emit=events.append)
     vocab = executor.facts.vocab
     for i in range(shape.sequences):
         prompt = tuple((i * 7919 + j * 104729 + 11) % vocab for j in range(shape.prompt))
-        engine.add(NewRequest(id=f"b{i}", prompt=prompt, max_tokens=shape.emits, ignore_eos=True))
-    while engine.requests:
+        engine.add(TextRequest(id=f"b{i}", prompt=prompt, max_tokens=shape.emits, ignore_eos=True))
+    while engine.busy:
         engine.step()
     return _rates(shape, events, timed.ran_ns)
 

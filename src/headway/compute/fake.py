@@ -16,7 +16,7 @@ from typing import TypeAlias
 from headway.clock import ModelledClock
 from headway.compute.executor import ModelFacts
 from headway.errors import InvariantError
-from headway.plan import Draw, Span, StepPlan, StepResult, TokenLogprob
+from headway.plan import Draw, Span, SpanResult, StepPlan, StepResult, TokenLogprob
 
 _EMPTY = 0
 _Logprobs: TypeAlias = tuple[TokenLogprob, ...]
@@ -69,7 +69,7 @@ def free_of_charge(plan: StepPlan) -> int:
 
 def linear_cost(*, step_ns: int, position_ns: int) -> Callable[[StepPlan], int]:
     """A step that takes `step_ns` and `position_ns` more for each position."""
-    return lambda plan: step_ns + position_ns * plan.positions
+    return lambda plan: step_ns + position_ns * plan.cost
 
 
 class FakeExecutor:
@@ -117,17 +117,16 @@ class FakeExecutor:
             failure, self.fail_next = self.fail_next, None
             raise failure
         self._refuse_shared_writes(plan)
-        results = [self._evaluate(span) for span in plan.spans]
+        results = tuple(self._evaluate(span) for span in plan.items)
         size = self._block_tokens
         copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in plan.copies]
         for target, content in copied:
             self._slots[target * size : (target + 1) * size] = content
         if self._clock is not None:
             self._clock.advance(self._cost_ns(plan))
-        tokens, logprobs, scores = zip(*results, strict=True) if results else ((), (), ())
-        return StepResult(tokens, logprobs, scores)
+        return StepResult(results)
 
-    def _evaluate(self, span: Span) -> tuple[tuple[int, ...], _Logprobs, _Logprobs]:
+    def _evaluate(self, span: Span) -> SpanResult:
         """The span's tokens, their logprobs and the known tokens' scores, where they are asked for."""
         prefix = self._slots[self._slot(span, span.start - 1)] if span.start else _EMPTY
         if span.start and prefix == _EMPTY:
@@ -146,7 +145,7 @@ class FakeExecutor:
         wanted = bool(span.draws) and span.draws[0].logprobs is not None
         logprobs = zip(before, tokens, strict=False) if wanted else ()
         known = zip(after[span.score.first :], span.score.tokens, strict=False) if span.score else ()
-        return tokens, _report(logprobs), _report(known)
+        return SpanResult(tokens, _report(logprobs), _report(known))
 
     def _verify(self, span: Span, after: list[int]) -> tuple[int, ...]:
         """Accept drafts as long as each is the token that would have been chosen, then choose one more."""
@@ -165,6 +164,6 @@ class FakeExecutor:
         return span.blocks[block] * self._block_tokens + offset
 
     def _refuse_shared_writes(self, plan: StepPlan) -> None:
-        written = [self._slot(span, position) for span in plan.spans for position in range(span.start, span.end)]
+        written = [self._slot(span, position) for span in plan.items for position in range(span.start, span.end)]
         if len(set(written)) != len(written):
             raise InvariantError("two spans of one step write the same slot")

@@ -15,7 +15,7 @@ BATCHES = (1, 2, 8)
 
 def cost_ns(plan: StepPlan) -> int:
     """One update of every image in the batch."""
-    return (BATCH_MS + IMAGE_MS * len(plan.spans)) * 1_000_000
+    return (BATCH_MS + IMAGE_MS * len(plan.items)) * 1_000_000
 
 
 def serve(batch: int) -> Pair:
@@ -78,7 +78,7 @@ LESSON = Lesson(
     ),
     measure=measure,
     code=(
-        Code("planning.py", "Planning.admissions"),
+        Code("engine/planner.py", "Planner.admissions"),
         Code("policy/waiting.py", "judge"),
         Code("lessons/bigger_batch.py", "cost_ns"),
     ),

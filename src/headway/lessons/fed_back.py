@@ -63,7 +63,7 @@ class WatchedExecutor(FakeExecutor):
 
     def run(self, plan: StepPlan) -> StepResult:
         result = super().run(plan)
-        self._turns.note("model", plan.spans[0].tokens, result.tokens[0])
+        self._turns.note("model", plan.items[0].tokens, result.results[0].tokens)
         return result
 
 
@@ -134,9 +134,9 @@ LESSON = Lesson(
     ),
     measure=measure,
     code=(
-        Code("engine.py", "Engine.step"),
-        Code("committing.py", "Committing.enter"),
-        Code("request.py", "Sequence.advance"),
+        Code("engine/loop.py", "Engine.step"),
+        Code("patterns/text/enter.py", "enter"),
+        Code("patterns/text/sequence.py", "Sequence.advance"),
         Code("lessons/fed_back.py", "image"),
         Code("lessons/fed_back.py", "embedding"),
     ),

@@ -76,10 +76,10 @@ LESSON = Lesson(
     ),
     measure=measure,
     code=(
-        Code("policy/preempt.py", "rank"),
-        Code("planning.py", "Planning.decodes"),
-        Code("engine.py", "Engine.preempt"),
-        Code("request.py", "Sequence.lose"),
-        Code("request.py", "Sequence.split"),
+        Code("policy/preempt.py", "victim"),
+        Code("engine/planner.py", "Planner.running"),
+        Code("engine/queues.py", "Queues.preempt"),
+        Code("patterns/text/sequence.py", "Sequence.lose"),
+        Code("patterns/text/sequence.py", "Sequence.split"),
     ),
 )

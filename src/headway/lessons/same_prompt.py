@@ -70,7 +70,7 @@ LESSON = Lesson(
     code=(
         Code("memory/prefix.py", "PrefixIndex.match"),
         Code("memory/keys.py", "block_key"),
-        Code("request.py", "Sequence.inheritable"),
+        Code("patterns/text/sequence.py", "Sequence.inheritable"),
         Code("memory/reserve.py", "StateMemory.quote"),
     ),
     modelled=False,

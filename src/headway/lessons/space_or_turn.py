@@ -63,6 +63,6 @@ LESSON = Lesson(
     code=(
         Code("policy/waiting.py", "judge"),
         Code("memory/reserve.py", "StateMemory.quote"),
-        Code("planning.py", "Planning.admissions"),
+        Code("engine/planner.py", "Planner.admissions"),
     ),
 )

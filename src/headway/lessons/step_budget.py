@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, linear_cost
-from headway.engine import Engine, EngineOptions
+from headway.engine.loop import Engine
+from headway.engine.served import EngineOptions
 from headway.lessons.lesson import Code, Lesson, Measured, Question
 from headway.lessons.model import Model
 from headway.lessons.runs import prompt
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
-from headway.request import NewRequest
+from headway.patterns.text.pattern import text_model
+from headway.request import TextRequest
 from headway.story.events import AnyEvent, Stepped
 
 DECODING, PROMPT, LARGE, SMALL = 32, 1500, 512, 256
@@ -35,19 +37,18 @@ def run(step_tokens: int) -> Ran:
     """Let 32 sequences decode, then add the long prompt."""
     clock, events = ModelledClock(), list[AnyEvent]()
     cost = linear_cost(step_ns=STEP_MS * 1_000_000, position_ns=POSITION_US * 1_000)
-    engine = Engine(
+    model = text_model(
         FakeExecutor(blocks=BLOCKS, block_tokens=16, clock=clock, cost_ns=cost),
         StateMemory(BlockPool(BLOCKS, 16), prefix_cache=False),
-        clock,
         EngineOptions(seats=64, step_tokens=step_tokens),
-        emit=events.append,
     )
+    engine = Engine([model], clock, emit=events.append)
     for i in range(DECODING):
-        engine.add(NewRequest(id=f"decoding-{i}", prompt=(i,), max_tokens=100))
+        engine.add(TextRequest(id=f"decoding-{i}", prompt=(i,), max_tokens=100))
     engine.step()
     events.clear()
     arrived_at, gap = clock.now_ns(), 0
-    engine.add(NewRequest(id="long", prompt=tuple(prompt(PROMPT)), max_tokens=2))
+    engine.add(TextRequest(id="long", prompt=tuple(prompt(PROMPT)), max_tokens=2))
     while True:
         before = clock.now_ns()
         emissions = engine.step()
@@ -108,8 +109,7 @@ LESSON = Lesson(
     ),
     measure=measure,
     code=(
-        Code("planning.py", "Planning.decodes"),
-        Code("planning.py", "Planning.chunks"),
-        Code("policy/budget.py", "chunk"),
+        Code("engine/planner.py", "Planner.running"),
+        Code("policy/budget.py", "granted"),
     ),
 )

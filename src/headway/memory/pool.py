@@ -10,10 +10,14 @@ from collections import OrderedDict
 
 from headway.errors import InvariantError
 from headway.memory.prefix import PrefixIndex
+from headway.verdict import SpaceRule, Unit
 
 
 class BlockPool:
     """`total` blocks of `block_tokens` positions each."""
+
+    rule: SpaceRule = "blocks"
+    unit: Unit = "blocks"
 
     def __init__(self, total: int, block_tokens: int) -> None:
         self.total = total

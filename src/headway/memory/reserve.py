@@ -5,13 +5,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from headway.memory.keys import KeyChain
 from headway.memory.pool import BlockPool
 from headway.memory.prefix import Miss
 from headway.memory.table import BlockTable
-from headway.request import Sequence
+
+
+class History(Protocol):
+    """A token history whose state is kept in blocks (see `patterns/text/sequence.py`)."""
+
+    tokens: list[int]
+    prompt: int
+    keys: KeyChain
+    computed: int
+    unscored: int | None
+    state: BlockTable | None
+
+    @property
+    def known(self) -> int: ...
+    @property
+    def emitted(self) -> int: ...
+    @property
+    def inheritable(self) -> int: ...
 
 
 def blocks_for(positions: int, block_tokens: int) -> int:
@@ -20,7 +39,7 @@ def blocks_for(positions: int, block_tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Quote:
+class Reservation:
     """What admission or resumption of some sequences takes.
 
     sizes      blocks of each sequence's table, one position beyond the known ones included
@@ -64,7 +83,7 @@ class StateMemory:
         shared = prompt // size if n > 1 else 0
         return (shared + (self.pool.total - shared) // n) * size - prompt
 
-    def quote(self, sequences: list[Sequence]) -> Quote:
+    def quote(self, sequences: Sequence[History]) -> Reservation:
         """For the unfinished sequences of one request, the leading one first. Changes nothing."""
         size = self.pool.block_tokens
         sizes = tuple(blocks_for(sequence.known + 1, size) for sequence in sequences)
@@ -79,37 +98,36 @@ class StateMemory:
         fresh = shared - have
         fresh += sum(total - max(len(found), shared) for total, found in zip(sizes, matched, strict=True))
         revived = len({block for found in matched for block in found if self.pool.is_reusable(block)})
-        return Quote(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived)
+        return Reservation(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived)
 
-    def available(self, quote: Quote) -> int:
-        """Blocks that could serve `quote.fresh`."""
-        return self.pool.free + self.pool.reusable - quote.revived
+    def available(self, quoted: Reservation) -> int:
+        """Blocks that could serve `quoted.fresh`."""
+        return self.pool.free + self.pool.reusable - quoted.revived
 
-    def reserve(self, quote: Quote) -> list[BlockTable] | Shortfall:
+    def reserve(self, quoted: Reservation) -> list[BlockTable] | Shortfall:
         """Take exactly what was quoted, all of it or nothing. The pool must not have changed since."""
-        have = self.available(quote)
-        if quote.fresh > have:
-            return Shortfall(quote.fresh, have)
-        for found in quote.matched:
+        have = self.available(quoted)
+        if quoted.fresh > have:
+            return Shortfall(quoted.fresh, have)
+        for found in quoted.matched:
             for block in found:
                 self.pool.share(block)
         tables: list[BlockTable] = []
-        for size, found in zip(quote.sizes, quote.matched, strict=True):
+        for size, found in zip(quoted.sizes, quoted.matched, strict=True):
             table = BlockTable(self.pool, list(found), len(found))
             if tables:
-                for block in tables[0].blocks[len(found) : quote.shared]:
+                for block in tables[0].blocks[len(found) : quoted.shared]:
                     self.pool.share(block)
                     table.blocks.append(block)
             table.grow(size - len(table.blocks))
             tables.append(table)
         return tables
 
-    def miss(self, sequence: Sequence, matched: int) -> Miss:
+    def miss(self, sequence: History, matched: int) -> Miss:
         """Why `matched` blocks were found for `sequence` and no more. Changes nothing."""
         if not self.prefix_cache:
             return Miss("off", 0)
         keys = sequence.keys
-        assert isinstance(keys, KeyChain)
         size = self.pool.block_tokens
         if sequence.unscored is not None:
             return Miss("logprobs", sequence.unscored)
@@ -117,30 +135,29 @@ class StateMemory:
         chain = keys.upto(sequence.tokens, limit)
         return self.pool.index.explain(keys.root, chain, matched, limit, sequence.tokens, size)
 
-    def publish(self, sequence: Sequence) -> None:
+    def publish(self, sequence: History) -> None:
         """Index the blocks of `sequence` that are wholly computed."""
         if self.prefix_cache and sequence.state is not None:
-            assert isinstance(sequence.state, BlockTable) and isinstance(sequence.keys, KeyChain)
             sequence.state.publish(sequence.keys, sequence.tokens, sequence.computed)
 
-    def trim(self, sequence: Sequence) -> int:
+    def trim(self, sequence: History) -> int:
         """Give back the blocks beyond the known positions. Returns how many went."""
-        assert isinstance(sequence.state, BlockTable)
+        assert sequence.state is not None
         return sequence.state.shrink(blocks_for(sequence.known, self.pool.block_tokens))
 
-    def grow(self, sequence: Sequence, positions: int) -> list[int]:
+    def grow(self, sequence: History, positions: int) -> list[int]:
         """Take the blocks that `sequence` lacks to hold `positions` positions; the caller knows that they are
         available. Returns the new ones."""
-        assert isinstance(sequence.state, BlockTable)
+        assert sequence.state is not None
         return sequence.state.grow(max(0, self.lacking(sequence, positions)))
 
-    def lacking(self, sequence: Sequence, positions: int) -> int:
+    def lacking(self, sequence: History, positions: int) -> int:
         """Blocks that `sequence` would need beyond those it holds to have state for `positions` positions; negative
         when it holds more than that."""
         assert sequence.state is not None
         return blocks_for(positions, self.pool.block_tokens) - len(sequence.state.blocks)
 
-    def _match(self, sequence: Sequence) -> list[int]:
+    def _match(self, sequence: History) -> list[int]:
         """Computed blocks for the longest known prefix; the last position is always left to be computed."""
         if not self.prefix_cache:
             return []

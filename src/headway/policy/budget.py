@@ -1,15 +1,19 @@
-"""What one step may spend.
+"""What one step may spend, in the pattern's unit; for text, positions.
 
-Decode positions come first, one for each decoding sequence; then chunks of running requests; then prompts of
-admitted ones, in order. Drafts use what decode positions leave, so they can delay a chunk but never a token.
+Whole items of running requests come first (for text, one decode position for each decoding sequence); then what
+can be divided (chunks of prompts), of running requests before newly admitted ones, in order. Drafts use what decode
+positions leave, so they can delay a chunk but never a token.
 """
 
 from __future__ import annotations
 
 
-def chunk(outstanding: int, left: int) -> int:
-    """Positions of a sequence with `outstanding` ones that go into a step with `left`."""
-    return min(outstanding, left)
+def granted(cost: int, budget: int, *, whole: bool, untouched: bool = False) -> int:
+    """What a step with `budget` left grants of `cost`: as much as there is, or, of what is whole, all of it or
+    nothing. What is whole and larger than any step takes one that was `untouched`, to itself."""
+    if not whole:
+        return max(0, min(cost, budget))
+    return cost if cost <= budget or untouched else 0
 
 
 def drafts(guesses: int, *, tokens_left: int, positions_left: int, slack: int) -> int:

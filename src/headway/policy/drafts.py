@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway.request import Drafter, NewRequest, Pause
+from headway.request import Drafter, Pause, TextRequest
 
 #: Lengths of the runs of tokens that are looked up, the longest first.
 RUNS = (3, 2)
@@ -69,10 +69,10 @@ class PromptLookup:
         self._indexed = len(tokens)
 
 
-def lookup_drafts(most: int) -> Callable[[NewRequest], Drafter | None]:
+def lookup_drafts(most: int) -> Callable[[TextRequest], Drafter | None]:
     """Drafters that guess `most` tokens at a time, unless a request says how many it wants; 0: none."""
 
-    def make(new: NewRequest) -> Drafter | None:
+    def make(new: TextRequest) -> Drafter | None:
         wanted = most if new.draft is None else new.draft
         return PromptLookup(wanted) if wanted else None
 

@@ -1,15 +1,17 @@
 """Who waits, and why. The rule is all here.
 
-A request is admitted, and resumed after a preemption, whole: all its seats and all the blocks for its known
-positions and one more, or nothing. `judge` answers for one request; `look_further` says how far behind a blocked
-head the step may look. The questions are asked in one order, the slowest cause to pass first:
+A request is admitted, and resumed after a preemption, whole: all its seats and all the space that its pattern asks
+for (for text, blocks for the known positions and one more), or nothing. `judge` answers for one request;
+`look_further` says how far behind a blocked head the step may look. The questions are asked in one order, the slowest
+cause to pass first:
 
-1. a seat for each of its sequences?           else Wait(turn, seats)
-2. blocks for every known position and one?    else Wait(space, blocks)
-3. a position left in this step's budget?      else Wait(turn, budget)
+1. a seat for each of its parts?                  else Wait(turn, seats)
+2. the space that it asks for?                    else Wait(space, blocks or latent)
+3. something left of this step's budget?          else Wait(turn, budget)
 
-Everyone who is not judged shares the value `BEHIND`, Wait(turn, order). A request whose grammar is still being
-compiled is not in the queue: it gets `AWAITS_GRAMMAR` once, blocks nobody, and queues at its place when the grammar
+Everyone who is not judged shares the value `BEHIND`, Wait(turn, order); while another model's step runs, those whom
+the next step of their own would look at share `AWAITS_MODEL`. A request that awaits something from outside
+the step (a grammar that is being compiled) is not in the queue: it blocks nobody, and queues at its place when that
 is there.
 """
 
@@ -18,37 +20,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.verdict import Go, Holder, Never, Wait
+from headway.policy.budget import granted
+from headway.verdict import Ask, Go, Holder, Never, SpaceRule, Unit, Wait, Worst
 
 #: Names who holds the blocks: (at most five holders, how many more there are). Asked only when space is short.
 Holders = Callable[[], tuple[tuple[Holder, ...], int]]
 
 
+#: What is awaited from outside the step, and from the models that share the device.
 AWAITS_GRAMMAR = Wait(on="input", rule="grammar", unit="grammars", need=1, have=0, short=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a waiting request needs to go now.
-
-    `blocks` are those beyond the matched ones; `revived` of the matched ones are reusable now, so they cannot be
-    counted as available as well; `positions` are the ones it would still have to evaluate.
-    """
-
-    seats: int
-    blocks: int
-    revived: int
-    positions: int
+AWAITS_MODEL = Wait(on="turn", rule="model", unit="steps", need=1, have=0, short=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the replica has to give at this point of the step."""
+    """What a model has to give at this point of the step.
+
+    budget     what the step may still spend, in the pattern's unit (`cost_unit`)
+    untouched  nothing is in the step yet
+    """
 
     seats: int
     free: int
     reusable: int
-    positions: int
+    budget: int
+    untouched: bool = False
+    space_rule: SpaceRule = "blocks"
+    space_unit: Unit = "blocks"
+    cost_unit: Unit = "positions"
 
 
 def judge(ask: Ask, room: Room, holders: Holders) -> Go | Wait:
@@ -65,34 +64,33 @@ def judge(ask: Ask, room: Room, holders: Holders) -> Go | Wait:
             reusable=room.reusable,
         )
     have = room.free + room.reusable - ask.revived
-    if ask.blocks > have:
+    if ask.space > have:
         named, others = holders()
         return Wait(
             on="space",
-            rule="blocks",
-            unit="blocks",
-            need=ask.blocks,
+            rule=room.space_rule,
+            unit=room.space_unit,
+            need=ask.space,
             have=have,
-            short=ask.blocks - have,
+            short=ask.space - have,
             free=room.free,
             reusable=room.reusable,
             holders=named,
             others=others,
         )
-    if room.positions < 1:
-        return no_budget(room)
-    return Go(positions=min(ask.positions, room.positions))
+    spends = granted(ask.cost, room.budget, whole=ask.whole, untouched=room.untouched)
+    return Go(positions=spends) if spends else no_budget(ask.cost if ask.whole else 1, room)
 
 
-def no_budget(room: Room) -> Wait:
-    """The step's positions are spent: for a waiting request, or for a running one between two chunks."""
+def no_budget(need: int, room: Room) -> Wait:
+    """The step has no `need` left: for a waiting request, or for a running one that has more to do."""
     return Wait(
         on="turn",
         rule="budget",
-        unit="positions",
-        need=1,
-        have=room.positions,
-        short=1 - room.positions,
+        unit=room.cost_unit,
+        need=need,
+        have=room.budget,
+        short=need - room.budget,
         free=room.free,
         reusable=room.reusable,
     )
@@ -109,22 +107,21 @@ def look_further(behind: int, overtaken: int, max_bypass: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that any request could ever get."""
+    """The most that any request of a model could ever get; `space` is named as in `Room`."""
 
     context: int
-    pool_blocks: int
+    space: int
     seats: int
+    space_unit: Unit = "blocks"
 
 
-def never(*, seats: int, positions: int, blocks: int, limits: Limits) -> Never | None:
-    """The refusal of a request that could not be served even alone, or None when it could.
-
-    `positions` and `blocks` are its worst case: prompt and every token it may emit.
-    """
-    if seats > limits.seats:
-        return Never(rule="seats", unit="seats", need=seats, limit=limits.seats, option="--seats")
-    if positions > limits.context:
-        return Never(rule="context", unit="positions", need=positions, limit=limits.context, option="--max-context")
-    if blocks > limits.pool_blocks:
-        return Never(rule="pool", unit="blocks", need=blocks, limit=limits.pool_blocks, option="--memory")
+def never(worst: Worst, limits: Limits) -> Never | None:
+    """The refusal of a request that could not be served even alone, or None when it could."""
+    if worst.seats > limits.seats:
+        return Never(rule="seats", unit="seats", need=worst.seats, limit=limits.seats, option="--seats")
+    if worst.context > limits.context:
+        need, limit = worst.context, limits.context
+        return Never(rule="context", unit="positions", need=need, limit=limit, option="--max-context")
+    if worst.space > limits.space:
+        return Never(rule="pool", unit=limits.space_unit, need=worst.space, limit=limits.space, option="--memory")
     return None

@@ -8,14 +8,14 @@ import msgspec
 
 from headway.compute.executor import ModelFacts
 from headway.errors import ProtocolError
-from headway.request import Emission, NewRequest
+from headway.request import Emission, TextRequest
 from headway.story.events import AnyEvent, Loaded
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """Queue this request."""
 
-    request: NewRequest
+    request: TextRequest
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -8,7 +8,7 @@ import msgspec
 import psutil
 
 from headway.config import ServeOptions, draft_tokens
-from headway.engine import EngineOptions
+from headway.engine.served import EngineOptions
 from headway.errors import ConfigError
 
 _AUTO_SHARE = 4

@@ -25,7 +25,7 @@ import zmq
 
 from headway.clock import RealClock
 from headway.compute.executor import Executor
-from headway.engine import Engine
+from headway.engine.loop import Engine, Ports
 from headway.errors import (
     ConfigError,
     DuplicateRequest,
@@ -35,9 +35,10 @@ from headway.errors import (
     UnknownRequest,
     error_words,
 )
-from headway.hooks import Watcher
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
+from headway.patterns.text.pattern import text_model
+from headway.patterns.text.ports import Watcher
 from headway.policy.drafts import lookup_drafts
 from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import (
@@ -56,7 +57,7 @@ from headway.replica.messages import (
 from headway.replica.options import ReplicaOptions
 from headway.request import Emission, Stage
 from headway.story.events import AnyEvent
-from headway.text.grammar import GrammarCompiler, GrammarGuide
+from headway.text.grammar import GrammarCompiler
 
 _IDLE_POLL_MS = 500
 #: When nothing else is to be done than to wait for a grammar.
@@ -81,15 +82,12 @@ class Replica:
         self._stopped = False
         self.pool = BlockPool(blocks, options.block_tokens)
         memory = StateMemory(self.pool, prefix_cache=options.prefix_cache)
-        self.engine = Engine(
-            executor,
-            memory,
-            RealClock(),
-            options.engine,
-            emit=self._events.append,
-            drafters=lookup_drafts(options.draft),
-            watcher=watcher,
+        self.model = text_model(
+            executor, memory, options.engine, drafters=lookup_drafts(options.draft), watcher=watcher
         )
+        # the plan's story is told before it runs, and messages are taken before its result is entered
+        ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
+        self.engine = Engine([self.model], RealClock(), emit=self._events.append, ports=ports)
 
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
@@ -97,33 +95,9 @@ class Replica:
             idle_ms = _GRAMMAR_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
             self._receive(idle_ms if self.engine.idle else 0)
             if not self.engine.idle:
-                self._step()
+                self._tell(tuple(self.engine.step()))
             if not front_alive():
                 return
-
-    def _step(self) -> None:
-        """As `Engine.step`, but the plan's story is told before it runs, and messages are taken before it commits."""
-        plan = self.engine.plan()
-        if plan is None:
-            return
-        self._end_at_faults()
-        self._tell()
-        try:
-            result = self.engine.executor.run(plan)
-        except Exception as error:  # whatever it is, it is these requests' end and nobody else's
-            self.engine.abort(error_words(error))
-            self._tell()
-            return
-        self._receive(0)
-        self._tell(tuple(self.engine.commit(result)))
-
-    def _end_at_faults(self) -> None:
-        """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
-        for request in list(self.engine.running):
-            guides = (sequence.guide for sequence in request.open_sequences)
-            faults = [guide.fault for guide in guides if isinstance(guide, GrammarGuide) and guide.fault]
-            if faults:
-                self.engine.fail(request.id, f"the answer cannot go on within its grammar: {faults[0]}")
 
     def _receive(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""
@@ -162,7 +136,7 @@ class Replica:
             if isinstance(outcome, str):
                 self.engine.fail(request_id, outcome)
             else:
-                self.engine.supply(request_id, outcome)
+                self.engine.supply(request_id, "grammar", outcome)
 
     def _tell(self, emissions: tuple[Emission, ...] = ()) -> None:
         if self._events or emissions:
@@ -210,12 +184,12 @@ def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:
     """What the start panel shows."""
     import torch
 
-    facts = replica.engine.executor.facts
+    facts = replica.model.executor.facts
     return Ready(
         facts=facts,
         blocks=replica.pool.total,
         block_tokens=replica.pool.block_tokens,
-        max_context=replica.engine.limits.context,
+        max_context=replica.model.limits.context,
         seats=options.engine.seats,
         step_tokens=options.engine.step_tokens,
         threads=torch.get_num_threads(),

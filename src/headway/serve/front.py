@@ -18,7 +18,7 @@ from headway.errors import DuplicateRequest, InvalidRequest, UnknownRequest
 from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
-from headway.request import Emission, NewRequest, Stage
+from headway.request import Emission, Stage, TextRequest
 from headway.serve.limits import ServeLimits
 from headway.serve.room import Claim, WaitingRoom
 from headway.serve.shapes import plain_ids
@@ -120,7 +120,7 @@ class Front:
 
     def submit(
         self,
-        new: NewRequest,
+        new: TextRequest,
         received_at: int,
         claim: Claim | None = None,
         queue: asyncio.Queue[Emission | End] | None = None,

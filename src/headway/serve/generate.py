@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headway.plan import TokenLogprob
-from headway.request import Emission, NewRequest, Stage
+from headway.request import Emission, Stage, TextRequest
 from headway.serve.errors import Refusal, cancelled, never
 from headway.serve.front import End, Front, Inbox
 from headway.serve.shapes import Shape, usage
@@ -34,7 +34,7 @@ class Part:
     """One request of an exchange. Its sequences are the choices from number `first` on; `echo` is its prompt's text,
     if the answer repeats it; `scores` are the prompt's tokens with their logprobs, as far as they are known."""
 
-    new: NewRequest
+    new: TextRequest
     first: int
     inbox: Inbox
     echo: str | None
@@ -51,7 +51,7 @@ class Answer:
         self,
         front: Front,
         shape: Shape,
-        news: Sequence[NewRequest],
+        news: Sequence[TextRequest],
         echoes: Sequence[str | None],
         visit: Visit,
         grammar_field: str | None = None,

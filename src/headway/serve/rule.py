@@ -46,23 +46,30 @@ def _rules(body: list[ast.stmt]) -> list[tuple[str, tuple[int, int]]]:
 
 
 def _waits(node: ast.stmt) -> set[str]:
-    return {
-        keyword.value.value
-        for call in ast.walk(node)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Wait"
-        for keyword in call.keywords
-        if keyword.arg == "rule" and isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str)
-    }
+    """Rules of the waits that are made here. Which rule space has depends on what the model keeps its state in."""
+    rules: set[str] = set()
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Wait":
+            for value in (keyword.value for keyword in call.keywords if keyword.arg == "rule"):
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    rules.add(value.value)
+                elif isinstance(value, ast.Attribute) and value.attr == "space_rule":
+                    rules |= {"blocks", "latent"}
+    return rules
 
 
 @functools.cache
 def rule_page() -> str:
     """The source as HTML, each rule's lines an element with the rule's name as its id."""
-    starts = {first: rule for rule, (first, _) in rule_lines().items()}
+    starts: dict[int, list[str]] = {}
+    for rule, (first, _) in rule_lines().items():
+        starts.setdefault(first, []).append(rule)
     ends = {last for _, last in rule_lines().values()}
     lines = []
     for number, text in enumerate(source().splitlines(), 1):
-        opened = f'<span class="rule" id="{starts[number]}" title="{starts[number]}">' if number in starts else ""
+        name, *others = starts.get(number, [""])
+        opened = f'<span class="rule" id="{name}" title="{", ".join([name, *others])}">' if name else ""
+        opened += "".join(f'<a id="{other}"></a>' for other in others)
         closed = "</span>" if number in ends else ""
         lines.append(f'{opened}<span class="line"><i>{number}</i>{escape(text)}\n</span>{closed}')
     links = " · ".join(f'<a href="#{rule}">{rule}</a>' for rule in rule_lines())

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headway.errors import InvalidRequest
-from headway.request import NewRequest
+from headway.request import TextRequest
 from headway.serve.bodies import ChatBody, CompletionBody, read_body
 from headway.serve.errors import Refusal
 from headway.serve.formats import Asked, asked_grammar
@@ -114,7 +114,7 @@ def _asked(front: Front, body: ChatBody | CompletionBody, tools: Tools | None) -
     return None if forced is None else Asked(forced, "tools")
 
 
-def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, asked: Asked | None) -> NewRequest:
+def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, asked: Asked | None) -> TextRequest:
     """The request for prompt number `place` of a body. Prompts of one list get seeds of their own."""
     sampling = body.sampling()
     scored = body.prompt_logprobs
@@ -122,7 +122,7 @@ def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, a
         raise InvalidRequest("prompt_logprobs", "prompt_logprobs are not streamed; with echo and logprobs they are")
     if prompt.echo is not None and body.top is not None:
         scored = max(body.top, scored or 0)
-    return NewRequest(
+    return TextRequest(
         id=id,
         prompt=tuple(prompt.tokens),
         n=body.n or 1,

@@ -12,10 +12,13 @@ import msgspec
 
 from headway.clock import Clock, RealClock
 from headway.compute.executor import Executor
-from headway.engine import Engine, EngineOptions
+from headway.engine.loop import Engine
+from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
-from headway.request import NewRequest, Stage
+from headway.patterns.text.pattern import text_model
+from headway.patterns.text.sequence import Sequence
+from headway.request import Stage, TextRequest
 from headway.story.events import AnyEvent, Stepped
 from headway.story.explain import request_view
 from headway.story.narration import Narrator
@@ -80,18 +83,17 @@ class Pair:
             for line in self.narrator.tell(event):
                 say(line)
 
-        engine = Engine(
+        model = text_model(
             executor,
             StateMemory(pool, prefix_cache=self.options.prefix_cache),
-            clock,
             EngineOptions(seats=self.options.seats, step_tokens=self.options.step_tokens),
-            emit=emit,
         )
+        engine = Engine([model], clock, emit=emit)
         for name, prompt in self.prompts.items():
             most = self.tokens[name]
-            new = NewRequest(id=name, prompt=tuple(prompt), max_tokens=most, min_tokens=int(most * AT_LEAST))
+            new = TextRequest(id=name, prompt=tuple(prompt), max_tokens=most, min_tokens=int(most * AT_LEAST))
             engine.add(new)
-        while engine.requests:
+        while engine.busy:
             for emission in engine.step():
                 said[emission.id] += emission.tokens
             self._cancel_in_time(engine, said)
@@ -113,7 +115,7 @@ class Pair:
                 others = [request for request in engine.requests.values() if not request.ended]
                 self.ended_at[name] = {
                     "levels": engine.levels(),
-                    "others": {r.id: (r.stage, r.sequences[0].known, _held(r.sequences[0].state)) for r in others},
+                    "others": {r.id: (r.stage, *_extent(r.progress.sequences[0])) for r in others},
                 }
 
     def remains(self, weights_bytes: int) -> list[str]:
@@ -149,5 +151,6 @@ class Pair:
         return {name: request_view(story, story.record(name), now) for name in self.prompts}
 
 
-def _held(state: Any) -> int:
-    return len(state.blocks) if state is not None else 0
+def _extent(sequence: Sequence) -> tuple[int, int]:
+    """Its known positions, and the blocks that it holds."""
+    return sequence.known, len(sequence.state.blocks) if sequence.state else 0

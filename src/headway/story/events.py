@@ -152,7 +152,8 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     """A step begins to run. `at` is when planning began: from then on the step owns the time.
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
-    who waits and is not in it stands behind (Wait(turn, order)).
+    who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
+    divided and is larger than the budget.
     """
 
     step: int
@@ -163,6 +164,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     head: str | None
     waiting: int
     levels: Levels
+    oversized: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

@@ -17,10 +17,10 @@ from headway.compute.logprobs import report
 from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling import choose
-from headway.compute.text.questions import Logprobs, answers, questions
+from headway.compute.text.questions import answers, questions
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
 from headway.errors import ConfigError
-from headway.plan import Span, StepPlan, StepResult, TokenLogprob
+from headway.plan import Span, SpanResult, StepPlan, StepResult, TokenLogprob
 
 #: Known tokens whose logits exist at the same time: a prompt's logits are many times its state.
 _SCORED_TOGETHER = 32
@@ -125,13 +125,12 @@ class TextExecutor:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
-        if plan.positions > self._max_step_positions:
-            raise ValueError(f"a step of {plan.positions} positions; loaded for {self._max_step_positions}")
-        rows = self._answer(plan.spans) if plan.spans else ()
+        if plan.cost > self._max_step_positions:
+            raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
+        results = self._answer(plan.items) if plan.items else ()
         if plan.copies:
             self._state.copy(plan.copies)
-        tokens, logprobs, scores = zip(*rows, strict=True) if rows else ((), (), ())
-        return StepResult(tokens, logprobs, scores)
+        return StepResult(results)
 
     @torch.inference_mode()
     def logits(self, spans: tuple[Span, ...], rows: list[int]) -> torch.Tensor:
@@ -139,7 +138,7 @@ class TextExecutor:
         fp32. Writes the state of the spans' positions."""
         return self._head(self._decoder(self._input(spans, rows)))
 
-    def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[tuple[int, ...], Logprobs, Logprobs], ...]:
+    def _answer(self, spans: tuple[Span, ...]) -> tuple[SpanResult, ...]:
         asked = questions(spans)
         hidden = self._decoder(self._input(spans, [*asked.rows, *(row for row, _, _ in asked.scored)]))
         logits = self._head(hidden[: len(asked.rows)])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from headway.compute.sampling import verify
-from headway.plan import Draw, Span, TokenLogprob
+from headway.plan import Draw, Span, SpanResult, TokenLogprob
 
 #: Logprobs of some tokens, in order.
 Logprobs = tuple[TokenLogprob, ...]
@@ -61,8 +61,8 @@ def _verifying(span: Span) -> Iterator[tuple[int, Draw]]:
 
 def answers(
     spans: tuple[Span, ...], chosen: list[int], said: list[TokenLogprob | None], scores: Logprobs
-) -> Iterator[tuple[tuple[int, ...], Logprobs, Logprobs]]:
-    """Per span its tokens, their logprobs, and the scores of its known tokens."""
+) -> Iterator[SpanResult]:
+    """What came of each span."""
     pick = scored = 0
     for span in spans:
         count = span.drafts + 1 if span.drafts else len(span.draws)
@@ -71,5 +71,5 @@ def answers(
             tokens = verify(tokens, span.tokens[-span.drafts :])
         logprobs = tuple(one for one in said[pick : pick + len(tokens)] if one is not None)
         asked = len(span.score.tokens) if span.score else 0
-        yield tokens, logprobs, scores[scored : scored + asked]
+        yield SpanResult(tokens, logprobs, scores[scored : scored + asked])
         pick, scored = pick + count, scored + asked

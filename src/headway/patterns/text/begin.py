@@ -1,61 +1,49 @@
-"""From what a caller wants to a request that the engine keeps."""
+"""From a text request to its sequences, and the event of its arrival."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 from headway.compute.executor import ModelFacts
-from headway.hooks import Drafters, Watcher
 from headway.memory.keys import KeyChain, root_key
 from headway.memory.reserve import StateMemory
-from headway.policy.waiting import AWAITS_GRAMMAR
-from headway.request import NewRequest, Request, Sequence
+from headway.patterns.text.ports import Drafters, Watcher
+from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.request import Request, TextRequest
 from headway.story.events import BEGINNINGS, Arrived
 
 #: Beginnings and salts that are remembered.
 MOST_GROUPS = 4096
 
 
-def new_sequences(
-    new: NewRequest, facts: ModelFacts, memory: StateMemory, watcher: Watcher, drafters: Drafters
-) -> list[Sequence]:
-    """The `n` sequences of a request, each with the prompt as its history. The leading one alone has the prompt's
-    logprobs to find out."""
+def begin(
+    new: TextRequest, facts: ModelFacts, memory: StateMemory, watcher: Watcher, drafters: Drafters, most_tokens: int
+) -> TextProgress:
+    """The `n` sequences of a request, each with the prompt as its history; each may emit `most_tokens`. The leading
+    one alone has the prompt's logprobs to find out."""
     formats = {"weights": facts.weights_format, "state": facts.state_format}
     root = root_key(revision=facts.revision, **formats, salt=new.cache_salt)
     prompt = len(new.prompt)
     scores = new.prompt_logprobs is not None and prompt > 1
-    return [
-        Sequence(
-            index,
-            list(new.prompt),
-            prompt,
-            KeyChain(root, memory.pool.block_tokens),
-            watch=watcher(new.stop, new.min_tokens) if new.stop else None,
-            drafter=drafters(new),
-            unscored=0 if scores and index == 0 else None,
-        )
-        for index in range(new.n)
-    ]
-
-
-def new_request(
-    new: NewRequest, sequences: list[Sequence], arrival: int, max_tokens: int, facts: ModelFacts
-) -> Request:
-    """A request in the stage `received`. `arrival` is its running number; each sequence may emit `max_tokens`."""
-    return Request(
-        id=new.id,
-        prompt=new.prompt,
-        n=new.n,
-        max_tokens=max_tokens,
+    return TextProgress(
+        max_tokens=most_tokens,
         min_tokens=new.min_tokens,
         sampling=new.sampling,
         stop_ids=frozenset(new.stop_ids) | (frozenset() if new.ignore_eos else frozenset(facts.eos_ids)),
-        priority=new.priority,
-        arrival=arrival,
         logprobs=new.logprobs,
         prompt_logprobs=new.prompt_logprobs,
-        sequences=sequences,
+        sequences=[
+            Sequence(
+                index,
+                list(new.prompt),
+                prompt,
+                KeyChain(root, memory.pool.block_tokens),
+                watch=watcher(new.stop, new.min_tokens) if new.stop else None,
+                drafter=drafters(new),
+                unscored=0 if scores and index == 0 else None,
+            )
+            for index in range(new.n)
+        ],
     )
 
 
@@ -70,7 +58,6 @@ class Groups:
     def beginnings(self, sequence: Sequence) -> tuple[int, ...]:
         """A number for each of the first 1, 4, 16 and 64 blocks of its prompt, as far as it has them whole."""
         keys = sequence.keys
-        assert isinstance(keys, KeyChain)
         whole = sequence.prompt // keys.block_tokens
         sizes = [blocks for blocks in BEGINNINGS if blocks <= whole]
         chain = keys.upto(sequence.tokens, sizes[-1]) if sizes else []
@@ -89,18 +76,19 @@ class Groups:
         return self._numbers[key]
 
 
-def arrived(new: NewRequest, request: Request, at: int, order: tuple[int, ...], groups: Groups) -> Arrived:
-    """The event of a request's arrival at `at`. One with a grammar awaits that before it queues."""
+def arrived(new: TextRequest, request: Request, at: int, order: tuple[int, ...], groups: Groups) -> Arrived:
+    """The event of a request's arrival at `at`. What it awaits comes before it queues."""
+    progress: TextProgress = request.progress
     return Arrived(
         at=at,
         id=request.id,
-        pattern=request.pattern,
-        prompt=len(request.prompt),
-        n=request.n,
-        max_tokens=request.max_tokens,
-        priority=request.priority,
+        pattern="text",
+        prompt=len(new.prompt),
+        n=new.n,
+        max_tokens=progress.max_tokens,
+        priority=new.priority,
         order=order,
-        wait=AWAITS_GRAMMAR if new.grammar else None,
-        beginnings=groups.beginnings(request.sequences[0]),
+        wait=next(iter(request.awaits.values()), None),
+        beginnings=groups.beginnings(progress.sequences[0]),
         salt=groups.salt(new.cache_salt),
     )

@@ -1,4 +1,4 @@
-"""What an engine may be given from outside: guesses at the next tokens, and ends that only text shows."""
+"""What a text pattern may be given from outside: guesses at the next tokens, and ends that only text shows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from headway.errors import InvalidRequest
-from headway.request import Drafter, NewRequest, Watch
+from headway.request import Drafter, TextRequest, Watch
 
 #: Makes the drafter of one sequence; None: no drafts for it.
-Drafters: TypeAlias = Callable[[NewRequest], Drafter | None]
+Drafters: TypeAlias = Callable[[TextRequest], Drafter | None]
 #: Makes what follows a sequence's text: from its stop strings, and the number of tokens that they cannot end.
 Watcher: TypeAlias = Callable[[tuple[str, ...], int], Watch]
 
 
-def no_drafts(new: NewRequest) -> Drafter | None:
+def no_drafts(new: TextRequest) -> Drafter | None:
     """No sequence gets a drafter."""
     return None
 

@@ -1,0 +1,302 @@
+"""The engine: one loop over the served models, and the only place where a request changes.
+
+    step() = plan() + executor.run() + commit()
+
+`plan` decides what moves and takes the space for it; `commit` enters what came of it into the books. Requests may be
+added or cancelled between the two. Who waits is decided in `policy/waiting.py`, who is preempted in
+`policy/preempt.py`, who is next in `policy/order.py`, whose step it is in `policy/turns.py`. How a step is put
+together from these is in `engine/planner.py`, where a request is in `engine/queues.py`, and what its progress means
+only its pattern knows (`engine/pattern.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headway.clock import Clock
+from headway.engine.pattern import Books, Entry
+from headway.engine.planner import Planner
+from headway.engine.served import ServedModel
+from headway.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
+from headway.plan import StepPlan, StepResult
+from headway.policy.waiting import never
+from headway.request import Emission, NewRequest, Request, Stage
+from headway.story.events import GRAMMAR, AnyEvent, Cancelled, Committed, Failed, Finished, Levels, Refused, Supplied
+from headway.verdict import Input
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What may be done between the parts of a step: after it is `planned`, before it runs; and after it `ran`, before
+    its result is entered. Requests may be added and cancelled there."""
+
+    planned: Callable[[], None] = lambda: None
+    ran: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A planned step whose result is not in yet."""
+
+    model: ServedModel
+    plan: StepPlan
+    entries: list[Entry]
+    planned_at: int
+
+    def requests(self) -> list[Request]:
+        """Each request of the step once."""
+        return list({entry.request.arrival: entry.request for entry in self.entries}.values())
+
+
+class Engine:
+    """Requests of one or several models, a step of one of them at a time. Synchronous, single-threaded, and free of
+    I/O: executors compute, `clock` tells the time, `emit` receives every event in order."""
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        clock: Clock,
+        *,
+        emit: Callable[[AnyEvent], None] | None = None,
+        ports: Ports | None = None,
+    ) -> None:
+        self.models = {model.name: model for model in models}
+        self.clock = clock
+        self.emit = emit or (lambda event: None)
+        self.steps = 0
+        self._ports = ports or Ports()
+        self._arrivals = 0
+        self._flight: _Flight | None = None
+
+    # -- arrivals and departures -----------------------------------------------------------------------------
+
+    def add(self, new: NewRequest) -> Request:
+        """Queue a request, or refuse it (stage `refused`, with its verdict) when it could never be served. One that
+        needs something from outside the step waits beside the queue until `supply` brings it, or `fail` ends it.
+
+        Raises DuplicateRequest for a live id, InvalidRequest for a field that cannot be served as given.
+        """
+        model = self._model(new)
+        pattern, queues = model.pattern, model.queues
+        for other in self.models.values():
+            other.queues.refuse_duplicate(new.id)
+        pattern.check(new)
+        worst = pattern.worst(new)
+        refusal = never(worst, model.limits)
+        at = self.clock.now_ns()
+        self._arrivals += 1
+        request = Request(new.id, model.name, new.priority, self._arrivals, seats=worst.seats)
+        if refusal is not None:
+            request.verdict = refusal
+            request.move(Stage.REFUSED)
+            self.emit(Refused(at=at, id=new.id, reason=refusal.rule, verdict=refusal))
+            return request
+        request.progress = pattern.begin(new, model.limits.context)
+        request.awaits = pattern.awaits(new)
+        self.emit(pattern.arrived(new, request, at, queues.order(request)))
+        queues.join(request)
+        return request
+
+    def supply(self, request_id: str, what: Input, content: object) -> None:
+        """Something that a request awaited is there: for a grammar, one guide for each of its sequences. With the
+        last of it the request queues at the place that its arrival gives it. Raises UnknownRequest when no live
+        request with this id awaits it."""
+        request, model = self._live(request_id)
+        model.queues.supplied(request_id, what)
+        model.pattern.supply(request, what, content)
+        if not request.awaits:
+            self.emit(Supplied(at=self.clock.now_ns(), id=request_id))
+
+    def fail(self, request_id: str, message: str, reason: str = GRAMMAR) -> None:
+        """What a live request awaits cannot be had, or its grammar leads nowhere: that is its end, and nobody else's.
+        Space and errors are as for `cancel`."""
+        model = self._end(request_id, Stage.FAILED)
+        at = self.clock.now_ns()
+        self.emit(Failed(at=at, id=request_id, message=message, reason=reason, levels=model.levels()))
+
+    def cancel(self, request_id: str, by: str = "caller") -> None:
+        """End a live request now. Its space is free at once, or, if the running step names it, when that step
+        commits. Raises UnknownRequest when no live request has the id."""
+        model = self._end(request_id, Stage.CANCELLED)
+        self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by, levels=model.levels()))
+
+    # -- the step --------------------------------------------------------------------------------------------
+
+    def step(self) -> list[Emission]:
+        """Do one step. Returns what was emitted; an empty list also when there was nothing to do."""
+        plan = self.plan()
+        if plan is None:
+            return []
+        assert self._flight is not None
+        self._ports.planned()
+        try:
+            result = self._flight.model.executor.run(plan)
+        except Exception as error:  # whatever it is, it is these requests' end and nobody else's
+            self.abort(error_words(error))
+            return []
+        self._ports.ran()
+        return self.commit(result)
+
+    def plan(self) -> StepPlan | None:
+        """Choose what moves in the next step and take the space for it. None when nobody could move: no request is
+        alive, or all that are await something from outside."""
+        if self._flight is not None:
+            raise InvariantError("a step is planned while another one is in flight")
+        model = self._turn()
+        if model is None:
+            return None
+        at = self.clock.now_ns()
+        planner = Planner(model, self.steps + 1, at, self.emit)
+        planner.running()
+        planner.admissions()
+        if not planner.entries:
+            queues = model.queues
+            raise StalledError(
+                f"{len(queues.waiting)} requests wait, {len(queues.running)} hold seats, none can move"
+            )
+        self.steps += 1
+        plan = planner.finish()
+        self._flight = _Flight(model, plan, planner.entries, at)
+        for request in self._flight.requests():
+            request.in_flight += 1
+        self._fail_the_faulty(self._flight)
+        return plan
+
+    def commit(self, result: StepResult) -> list[Emission]:
+        """Enter the result of the planned step into the books. Returns what was emitted."""
+        flight = self._take_flight()
+        pattern = flight.model.pattern
+        books = Books(self.clock.now_ns())
+        for entry, entered in zip(flight.entries, result.results, strict=True):
+            pattern.enter(entry, entered, books)
+        finished = self._settle(flight)
+        self.emit(
+            Committed(
+                at=books.at,
+                step=flight.plan.step,
+                outcomes=tuple(books.outcomes),
+                forks=tuple(books.forks),
+                levels=flight.model.levels(),
+            )
+        )
+        for event in books.events:
+            self.emit(event)
+        for request, reason in finished:
+            self.emit(Finished(at=books.at, id=request.id, reason=reason))
+        return books.emissions
+
+    def abort(self, message: str) -> None:
+        """The planned step failed: its requests fail, everyone else is untouched. Space that nobody else holds goes
+        back unindexed, also what was indexed before: who knows what the failure left in it."""
+        flight = self._take_flight()
+        model, at = flight.model, self.clock.now_ns()
+        failed = []
+        for request in flight.requests():
+            if not request.ended:
+                model.queues.end(request, Stage.FAILED)
+                failed.append(request)
+            self._release(model, request, keep=False)
+        self.emit(Committed(at=at, step=flight.plan.step, outcomes=(), forks=(), levels=model.levels()))
+        for request in failed:
+            self.emit(Failed(at=at, id=request.id, message=message))
+
+    # -- numbers ---------------------------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> Mapping[str, Request]:
+        """All requests whose space is not given back yet, by id; where two have one, the live one."""
+        listed = sorted((request for model in self.models.values() for request in model.queues), key=_liveness)
+        return {request.id: request for request in listed}
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is alive, or its space not given back yet."""
+        return any(len(model.queues) for model in self.models.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step could move anyone."""
+        return all(model.queues.idle for model in self.models.values())
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether any request awaits something from outside the step."""
+        return any(model.queues.awaiting for model in self.models.values())
+
+    def levels(self) -> Levels:
+        """Of the only model."""
+        (model,) = self.models.values()
+        return model.levels()
+
+    def check(self) -> None:
+        """Raise InvariantError unless the identities of space and positions hold. Changes nothing."""
+        for model in self.models.values():
+            model.check()
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _model(self, new: NewRequest) -> ServedModel:
+        if not new.model and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if new.model not in self.models:
+            raise InvalidRequest("model", f"model {new.model!r} is not served; {', '.join(self.models)} are")
+        return self.models[new.model]
+
+    def _turn(self) -> ServedModel | None:
+        """Whose step it is."""
+        return next((model for model in self.models.values() if not model.queues.idle), None)
+
+    def _live(self, request_id: str) -> tuple[Request, ServedModel]:
+        for model in self.models.values():
+            request = model.queues.find(request_id)
+            if request is not None:
+                return request, model
+        raise UnknownRequest(request_id)
+
+    def _end(self, request_id: str, stage: Stage) -> ServedModel:
+        """Take a live request out of where it is. Its space goes now, or with the running step that names it."""
+        request, model = self._live(request_id)
+        model.queues.end(request, stage)
+        if not request.in_flight:
+            self._release(model, request)
+        return model
+
+    def _fail_the_faulty(self, flight: _Flight) -> None:
+        """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
+        for request in flight.requests():
+            fault = flight.model.pattern.fault(request)
+            if fault is not None:
+                self.fail(request.id, fault)
+
+    def _take_flight(self) -> _Flight:
+        flight, self._flight = self._flight, None
+        if flight is None:
+            raise InvariantError("a result arrived while no step is in flight")
+        for request in flight.requests():
+            request.in_flight -= 1
+        flight.model.device_ns += self.clock.now_ns() - flight.planned_at
+        return flight
+
+    def _settle(self, flight: _Flight) -> list[tuple[Request, str]]:
+        """Give back the space of what ended during or with the step. Returns the requests that finished, and why."""
+        model, finished = flight.model, []
+        for request in flight.requests():
+            settled = model.pattern.settle(request)
+            if request.ended:
+                self._release(model, request)
+            elif settled.seats:
+                model.queues.reseat(request, settled.seats)
+            else:
+                model.queues.end(request, Stage.FINISHED)
+                finished.append((request, settled.reason))
+                self._release(model, request)
+        return finished
+
+    def _release(self, model: ServedModel, request: Request, *, keep: bool = True) -> None:
+        model.pattern.release(request, keep=keep)
+        model.queues.forget(request)
+
+
+def _liveness(request: Request) -> tuple[bool, int]:
+    return not request.ended, request.arrival

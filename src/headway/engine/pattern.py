@@ -1,0 +1,231 @@
+"""What the engine asks of a pattern: the only thing that knows what progress means.
+
+The engine knows requests, seats, space, cost and turns. A pattern answers, for its own kind of request: its worst
+case, what it needs now (`Ask`), which items it puts into a step, how a result enters its progress, and what
+preemption loses. Everything that queues, judges, admits, preempts and releases is the engine's, the same for all.
+
+A cost is counted in the pattern's own unit: positions for text. Space is counted in the unit of its `Space`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from headway.plan import Item, ItemResult, StepPlan
+from headway.request import Emission, NewRequest, Request
+from headway.story.events import Admitted, AnyEvent, Arrived, Forked, Member, Outcome
+from headway.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
+
+NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
+P = TypeVar("P")
+
+
+class Space(Protocol):
+    """Memory for state, as far as the engine looks at it: `live + reusable + free = total`, always.
+
+    rule   how a wait for it is called: `blocks`, `latent`
+    unit   what its numbers count
+    """
+
+    @property
+    def rule(self) -> SpaceRule: ...
+    @property
+    def unit(self) -> Unit: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def live(self) -> int: ...
+    @property
+    def reusable(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+    @property
+    def evictions(self) -> int: ...
+
+
+class Quote(Protocol):
+    """What a request's admission or resumption takes, read from its memory and not yet taken."""
+
+    @property
+    def ask(self) -> Ask: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one part of a running request would do next.
+
+    part      the pattern's own: a sequence, an input, a latent
+    cost      what all of it costs a step
+    whole     it cannot be divided: it moves as one item, or waits. Whole items go before divisible ones
+    lacking   space that it must be given first
+    """
+
+    part: Any
+    cost: int
+    whole: bool
+    lacking: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What a work may do beyond what it must, with what nobody else needs: drafts beside a decode position."""
+
+    content: Any
+    cost: int
+    lacking: int = 0
+
+
+NO_EXTRA = Extra((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One item of a step, and whose it is."""
+
+    request: Request
+    part: Any
+    item: Item
+    member: Member
+    copies: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a preemption took, by part: `units` of progress that have no state any more, and space in all."""
+
+    indexes: tuple[int, ...]
+    units: tuple[int, ...]
+    space: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a request needs after a step: `seats` seats, or, with none, its end for a `reason`."""
+
+    seats: int
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Books:
+    """What came of one step: `emissions` for the callers; the rest is the story, `events` behind the step's own."""
+
+    at: int
+    emissions: list[Emission] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    forks: list[Forked] = field(default_factory=list)
+    events: list[AnyEvent] = field(default_factory=list)
+
+
+class Pattern(Protocol[NewT_contra]):
+    """One kind of request. What is said to change state changes the request's progress and its memory, nothing
+    else; all other methods change nothing."""
+
+    @property
+    def space(self) -> Space: ...
+
+    @property
+    def cost_unit(self) -> Unit:
+        """What a step's budget counts."""
+        ...
+
+    # -- before it is queued
+
+    def check(self, new: NewT_contra) -> None:
+        """Raises InvalidRequest for a field that the model cannot take as given."""
+        ...
+
+    def worst(self, new: NewT_contra) -> Worst:
+        """The most that it could ever need."""
+        ...
+
+    def begin(self, new: NewT_contra, context: int) -> Any:
+        """The progress of a request that could be served within `context` positions."""
+        ...
+
+    def awaits(self, new: NewT_contra) -> dict[Input, Wait]:
+        """What it needs from outside the step before it may queue."""
+        ...
+
+    def supply(self, request: Request, what: Input, content: Any) -> None:
+        """Something that it awaited is there. Changes state."""
+        ...
+
+    def arrived(self, new: NewT_contra, request: Request, at: int, order: tuple[int, ...]) -> Arrived:
+        """The event of its arrival."""
+        ...
+
+    # -- what it needs
+
+    def quote(self, request: Request, seats: int) -> Quote:
+        """What admission or resumption takes, where `seats` seats are free."""
+        ...
+
+    def admit(self, request: Request, quote: Any, at: int, step: int) -> Admitted:
+        """Take exactly what was quoted, and what state is found with it. Returns the event. Changes state. Raises
+        InvariantError when the quoted space is not there."""
+        ...
+
+    def works(self, request: Request) -> list[Work]:
+        """What a running request would do next, by part, in the order in which parts get their turn."""
+        ...
+
+    def index(self, part: Any) -> int:
+        """A part's number within its request."""
+        ...
+
+    def grow(self, part: Any, lacking: int) -> tuple[int, ...]:
+        """Take the space that a part lacks; the caller knows that it is there. Returns what was taken, by number
+        where it has numbers. Changes state."""
+        ...
+
+    def extra(self, request: Request, work: Work, left: int) -> Extra:
+        """What it may do beyond a whole work, where the step has `left` to give and the space has room."""
+        ...
+
+    # -- the step
+
+    def entry(self, request: Request, work: Work, cost: int, extra: Extra) -> Entry:
+        """The item that spends `cost` of a work, and the extra. Changes no progress."""
+        ...
+
+    def plan(self, step: int, entries: Iterable[Entry]) -> StepPlan:
+        """The plan of a step with these items."""
+        ...
+
+    def fault(self, request: Request) -> str | None:
+        """Why a request that is in the step cannot go on; None when it can."""
+        ...
+
+    def enter(self, entry: Entry, result: ItemResult, books: Books) -> None:
+        """Enter an item's result. A request that has ended meanwhile is charged for what ran, and emits nothing.
+        Changes state."""
+        ...
+
+    def settle(self, request: Request) -> Settled:
+        """Give back the space of the parts that ended. Changes state."""
+        ...
+
+    # -- the end
+
+    def holding(self, request: Request) -> tuple[int, int]:
+        """Space that would be available if it left, and space that it shares with others, which would stay."""
+        ...
+
+    def lose(self, request: Request) -> Lost:
+        """Give up all state, to be computed again later. Changes state."""
+        ...
+
+    def release(self, request: Request, *, keep: bool = True) -> None:
+        """The one way in which its state ends; a second call does nothing. With `keep` False nothing of it is to be
+        found again. Changes state."""
+        ...
+
+    def check_identities(self, requests: Iterable[Request]) -> None:
+        """Raises InvariantError unless progress and space of all live requests add up."""
+        ...
+
+
+AnyPattern: TypeAlias = Pattern[Any]

@@ -1,0 +1,215 @@
+"""How one step of one model is put together: whole items of the running, divisible ones, admissions, in that order.
+
+The decisions are the policy's; space is taken here, at once and for good, so a plan never has to be undone. A
+`Planner` lives for one call of `Engine.plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headway.engine.pattern import NO_EXTRA, Entry, Extra, Quote, Work
+from headway.engine.served import ServedModel
+from headway.plan import StepPlan
+from headway.policy import preempt
+from headway.policy.budget import granted
+from headway.policy.waiting import Room, judge, look_further, no_budget
+from headway.request import Request, Stage
+from headway.story.events import AnyEvent, Grown, Preempted, Stepped
+from headway.verdict import Go, Holder, Wait
+
+_NAMED_HOLDERS = 5
+
+
+class Planner:
+    """One step in the making; `left` is what it may still spend, in the unit of the model's pattern."""
+
+    def __init__(self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None]) -> None:
+        self.entries: list[Entry] = []
+        self.waits: dict[str, Wait] = {}
+        self.left = model.options.step_tokens
+        self._model = model
+        self._pattern = model.pattern
+        self._queues = model.queues
+        self._step = step
+        self._at = at
+        self._emit = emit
+        self._head: str | None = None
+        self._grown: list[Grown] = []
+        self._moving: set[int] = set()
+        self._holders: tuple[tuple[Holder, ...], int] | None = None
+
+    # -- the three passes ------------------------------------------------------------------------------------
+
+    def running(self) -> None:
+        """What holds seats moves first, in order: its whole items, each with the space that it lacks, then what they
+        may do beyond that, then what divisible ones get of the rest.
+
+        Growing may preempt others, always the last in order, so nobody who was already planned.
+        """
+        whole: list[tuple[Request, Work]] = []
+        divisible: list[tuple[Request, Work]] = []
+        for request in sorted(self._queues.running, key=self._queues.order):
+            if request.stage is not Stage.RUNNING:
+                continue  # preempted a moment ago
+            works = self._pattern.works(request)
+            divisible += [(request, work) for work in works if not work.whole]
+            whole += self._whole(request, [work for work in works if work.whole])
+        for request, work in whole:
+            extra = self._pattern.extra(request, work, self.left)
+            self._grow(request, work, extra.lacking)
+            self.left -= extra.cost
+            self._put(request, work, work.cost, extra)
+        for request, work in divisible:
+            if request.stage is Stage.RUNNING:
+                self._divide(request, work)
+
+    def admissions(self) -> None:
+        """Judge the head of the queue, and behind a blocked head as far as `look_further` allows."""
+        queue = self._queues.waiting
+        head: Request | None = None
+        place = behind = 0
+        while place < len(queue):
+            request = queue[place]
+            if head is not None:
+                if not look_further(behind, head.overtaken, self._model.options.max_bypass):
+                    break
+                behind += 1
+            quote = self._pattern.quote(request, self._room.seats)
+            verdict = judge(quote.ask, self._room, self._name_holders)
+            request.verdict = verdict
+            if isinstance(verdict, Go):
+                self._admit(request, quote, verdict.positions)
+                if head is not None:
+                    head.overtaken += 1
+                continue
+            self.waits[request.id] = verdict
+            head = head or request
+            place += 1
+            if verdict.rule == "budget":
+                break  # nobody behind may have what is left: it would never be enough for this one
+        self._head = head.id if head else None
+
+    def finish(self) -> StepPlan:
+        """The plan; tells the story of how it came about."""
+        plan = self._pattern.plan(self._step, self.entries)
+        self._emit(
+            Stepped(
+                at=self._at,
+                step=self._step,
+                budget=self._model.options.step_tokens,
+                members=tuple(entry.member for entry in self.entries),
+                grown=tuple(self._grown),
+                waits=self.waits,
+                head=self._head,
+                waiting=len(self._queues.waiting),
+                levels=self._model.levels(),
+                oversized=plan.cost > self._model.options.step_tokens,
+            )
+        )
+        return plan
+
+    # -- the running -----------------------------------------------------------------------------------------
+
+    def _whole(self, request: Request, works: list[Work]) -> list[tuple[Request, Work]]:
+        """Claim what a request's whole items spend, and the space that they lack, for as many of them as the step
+        has a place for."""
+        claimed: list[tuple[Request, Work]] = []
+        left, lacking = self.left, 0
+        for work in works:
+            if not granted(work.cost, left, whole=True, untouched=not (self._moving or claimed)):
+                if not claimed:
+                    self._stall(request, work.cost)
+                break
+            claimed.append((request, work))
+            left -= work.cost
+            lacking += work.lacking
+        if not claimed or not self._make_space(request, lacking):
+            return []
+        self.left = max(0, left)
+        self._moving.add(request.arrival)
+        for _, work in claimed:
+            self._grow(request, work, work.lacking)
+        return claimed
+
+    def _divide(self, request: Request, work: Work) -> None:
+        cost = granted(work.cost, self.left, whole=False)
+        if cost:
+            self.left -= cost
+            self._put(request, work, cost)
+        elif request.arrival not in self._moving:
+            self._stall(request, 1)
+
+    def _stall(self, request: Request, need: int) -> None:
+        request.verdict = self.waits[request.id] = no_budget(need, self._room)
+
+    def _grow(self, request: Request, work: Work, lacking: int) -> None:
+        if lacking > 0:
+            taken = self._pattern.grow(work.part, lacking)
+            self._grown.append(Grown(request.id, self._pattern.index(work.part), taken))
+
+    # -- space -----------------------------------------------------------------------------------------------
+
+    def _make_space(self, request: Request, needed: int) -> bool:
+        """Preempt the last in order until `needed` is available. False when that was `request` itself."""
+        space = self._pattern.space
+        while needed > space.free + space.reusable:
+            victim = preempt.victim(self._queues.running, self._queues.order)
+            self._preempt(victim, by=request)
+            if victim is request:
+                return False
+        return True
+
+    def _preempt(self, victim: Request, by: Request) -> None:
+        lost = self._pattern.lose(victim)
+        self._queues.preempt(victim)
+        self._emit(
+            Preempted(
+                at=self._at,
+                step=self._step,
+                id=victim.id,
+                by=by.id,
+                lost=lost.units,
+                indexes=lost.indexes,
+                blocks=lost.space,
+            )
+        )
+
+    # -- the queue -------------------------------------------------------------------------------------------
+
+    def _admit(self, request: Request, quote: Quote, grant: int) -> None:
+        """Give the request its seats and its space, and its parts what the step has for them; the first has
+        `grant`."""
+        admitted = self._pattern.admit(request, quote, self._at, self._step)
+        self._queues.admit(request)
+        self._holders = None
+        self._emit(admitted)
+        first, *others = self._pattern.works(request)
+        self.left = max(0, self.left - grant)
+        self._put(request, first, grant)
+        for work in others:
+            cost = granted(work.cost, self.left, whole=work.whole)
+            if cost:
+                self.left -= cost
+                self._put(request, work, cost)
+
+    @property
+    def _room(self) -> Room:
+        return self._model.room(self.left, untouched=not self._moving)
+
+    def _name_holders(self) -> tuple[tuple[Holder, ...], int]:
+        """Who would free how much by leaving, the largest first."""
+        if self._holders is None:
+            rows = [Holder(request.id, *self._pattern.holding(request)) for request in self._queues.running]
+            rows.sort(key=lambda row: -row.blocks)
+            self._holders = tuple(rows[:_NAMED_HOLDERS]), max(0, len(rows) - _NAMED_HOLDERS)
+        return self._holders
+
+    # -- spending --------------------------------------------------------------------------------------------
+
+    def _put(self, request: Request, work: Work, cost: int, extra: Extra = NO_EXTRA) -> None:
+        """An item of the request is in the step. What it spends was subtracted before."""
+        entry = self._pattern.entry(request, work, cost, extra)
+        self.entries.append(entry)
+        self._moving.add(request.arrival)
+        request.verdict = Go(cost)

@@ -1,0 +1,80 @@
+"""A served model: an executor, the pattern of its requests, their queues, and the bounds of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.compute.executor import Executor
+from headway.engine.pattern import AnyPattern
+from headway.engine.queues import Queues
+from headway.errors import ConfigError, InvariantError
+from headway.policy.order import ORDERS
+from headway.policy.waiting import Limits, Room
+from headway.story.events import Levels
+from headway.verdict import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The bounds that one model is served within (see `headway serve --help` for their meaning). Raises ConfigError
+    for more seats than positions: each decoding sequence takes one in every step."""
+
+    seats: int = 64
+    step_tokens: int = 512
+    max_context: int = 1 << 20
+    max_bypass: int = 32
+    policy: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        if self.seats > self.step_tokens:
+            raise ConfigError("--seats", f"{self.seats} seats need as many positions; a step has {self.step_tokens}")
+
+
+class ServedModel:
+    """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, and
+    `device_ns` what it had of it."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        pattern: AnyPattern,
+        options: EngineOptions | None = None,
+        *,
+        name: str = "",
+        weight: float = 1.0,
+    ) -> None:
+        self.name = name or executor.facts.name
+        self.executor = executor
+        self.pattern = pattern
+        self.options = options or EngineOptions()
+        self.weight = weight
+        self.device_ns = 0
+        self.queues = Queues(ORDERS[self.options.policy])
+
+    @property
+    def cost_unit(self) -> Unit:
+        return self.pattern.cost_unit
+
+    @property
+    def limits(self) -> Limits:
+        """The most that any of its requests could ever get."""
+        context = min(self.options.max_context, self.executor.facts.max_context)
+        space = self.pattern.space
+        return Limits(context=context, space=space.total, seats=self.options.seats, space_unit=space.unit)
+
+    def room(self, budget: int, *, untouched: bool) -> Room:
+        """What it has to give now, in a step that has `budget` left."""
+        space = self.pattern.space
+        seats = self.options.seats - self.queues.seats_used
+        return Room(seats, space.free, space.reusable, budget, untouched, space.rule, space.unit, self.cost_unit)
+
+    def levels(self) -> Levels:
+        space = self.pattern.space
+        return Levels(space.live, space.reusable, space.free, self.queues.seats_used, space.evictions)
+
+    def check(self) -> None:
+        """Raise InvariantError unless the identities of progress, space and seats hold. Changes nothing."""
+        self.pattern.check_identities(self.queues)
+        seats = sum(request.seats for request in self.queues.running)
+        if self.queues.seats_used != seats or seats > self.options.seats:
+            raise InvariantError(f"{self.queues.seats_used} seats are counted, {seats} held, of {self.options.seats}")

@@ -1,0 +1,81 @@
+"""What a text request needs: at most, to be admitted or resumed, and to move.
+
+A text of p prompt tokens is admitted with blocks for p + 1 positions: the first token that it emits has a place.
+While it runs, each further position needs its place before the step that evaluates it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.engine.pattern import Extra, Work
+from headway.memory.reserve import Reservation, StateMemory
+from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.policy import budget
+from headway.request import TextRequest
+from headway.verdict import Ask, Worst
+
+NO_DRAFTS = Extra((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """An `Ask`, and the reservation that would meet it; None where free seats already rule it out, which spares the
+    search for a known prefix."""
+
+    ask: Ask
+    reservation: Reservation | None
+
+
+def worst(new: TextRequest, memory: StateMemory) -> Worst:
+    """Its prompt and every token that it may emit; without `max_tokens`, one."""
+    prompt, longest = len(new.prompt), new.max_tokens or 1
+    return Worst(seats=new.n, context=prompt + longest, space=memory.worst_case(prompt, new.n, longest))
+
+
+def most_tokens(new: TextRequest, memory: StateMemory, context: int) -> int:
+    """What each of its sequences may emit: what it asks for, else what context and pool have room for."""
+    prompt = len(new.prompt)
+    return new.max_tokens or min(context - prompt, memory.longest(prompt, new.n))
+
+
+def quote(progress: TextProgress, memory: StateMemory, seats: int) -> Quote:
+    sequences = progress.open_sequences
+    if len(sequences) > seats:
+        return Quote(Ask(len(sequences), 0, 0, 0), None)
+    found = memory.quote(sequences)
+    cost = sequences[0].known - len(found.matched[0]) * memory.pool.block_tokens
+    return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found)
+
+
+def works(progress: TextProgress, memory: StateMemory) -> list[Work]:
+    """The newest position of a sequence is whole; a prompt, or what must be recomputed, is not. A sequence that waits
+    for its fork has nothing to do."""
+    found = []
+    for sequence in progress.sequences:
+        outstanding = sequence.outstanding
+        if sequence.finish is None and outstanding:
+            whole = outstanding == 1
+            lacking = max(0, memory.lacking(sequence, sequence.known)) if whole else 0
+            found.append(Work(sequence, outstanding, whole, lacking))
+    return found
+
+
+def drafts(progress: TextProgress, sequence: Sequence, memory: StateMemory, left: int) -> Extra:
+    """Guesses to verify beside one decode position, and the blocks that they lack. None beside a prompt's last
+    position: its draws may be the first tokens of several sequences. A grammar cuts them where it forbids one."""
+    guesses = sequence.drafter.guess(sequence.tokens) if sequence.drafter and sequence.emitted else []
+    if guesses and sequence.guide:
+        guesses = guesses[: len(sequence.guide.masks(guesses)) - 1]
+    if not guesses:
+        return NO_DRAFTS
+    assert sequence.state is not None
+    pool = memory.pool
+    available = len(sequence.state.blocks) + pool.free + pool.reusable
+    count = budget.drafts(
+        len(guesses),
+        tokens_left=progress.max_tokens - sequence.emitted,
+        positions_left=left,
+        slack=available * pool.block_tokens - sequence.known,
+    )
+    return Extra(tuple(guesses[:count]), count, max(0, memory.lacking(sequence, sequence.known + count)))

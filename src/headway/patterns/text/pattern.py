@@ -1,0 +1,198 @@
+"""Text: a prompt is evaluated once, then each chosen token is fed back, with the state of all before it cached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from headway.compute.executor import Executor
+from headway.engine.pattern import Books, Entry, Extra, Lost, Settled, Work
+from headway.engine.served import EngineOptions, ServedModel
+from headway.errors import InvariantError
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import Shortfall, StateMemory
+from headway.patterns.text import items, needs
+from headway.patterns.text.begin import Groups, arrived, begin
+from headway.patterns.text.enter import enter
+from headway.patterns.text.needs import Quote
+from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
+from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.plan import SpanResult, StepPlan
+from headway.policy.waiting import AWAITS_GRAMMAR
+from headway.request import Request, TextRequest
+from headway.story.events import Admitted, Arrived
+from headway.verdict import Input, Unit, Wait, Worst
+
+
+class TextPattern:
+    """Implements `Pattern` over a pool of state blocks. A part is a `Sequence`, a step's budget counts positions."""
+
+    cost_unit: Unit = "positions"
+
+    def __init__(
+        self,
+        executor: Executor,
+        memory: StateMemory,
+        *,
+        drafters: Drafters = no_drafts,
+        watcher: Watcher = no_watcher,
+    ) -> None:
+        self.memory = memory
+        self._facts = executor.facts
+        self.drafters = drafters
+        self.watcher = watcher
+        self._groups = Groups()
+
+    @property
+    def space(self) -> BlockPool:
+        return self.memory.pool
+
+    # -- before it is queued ---------------------------------------------------------------------------------
+
+    def check(self, new: TextRequest) -> None:
+        new.check(self._facts.vocab)
+
+    def worst(self, new: TextRequest) -> Worst:
+        return needs.worst(new, self.memory)
+
+    def begin(self, new: TextRequest, context: int) -> TextProgress:
+        most = needs.most_tokens(new, self.memory, context)
+        return begin(new, self._facts, self.memory, self.watcher, self.drafters, most)
+
+    def awaits(self, new: TextRequest) -> dict[Input, Wait]:
+        return {"grammar": AWAITS_GRAMMAR} if new.grammar else {}
+
+    def supply(self, request: Request, what: Input, content: Any) -> None:
+        """`content` is a guide for each sequence."""
+        for sequence, guide in zip(_sequences(request), content, strict=True):
+            sequence.guide = guide
+
+    def arrived(self, new: TextRequest, request: Request, at: int, order: tuple[int, ...]) -> Arrived:
+        return arrived(new, request, at, order, self._groups)
+
+    # -- what it needs ---------------------------------------------------------------------------------------
+
+    def quote(self, request: Request, seats: int) -> Quote:
+        return needs.quote(request.progress, self.memory, seats)
+
+    def admit(self, request: Request, quote: Quote, at: int, step: int) -> Admitted:
+        sequences, reservation = _open(request), quote.reservation
+        if reservation is None:
+            raise InvariantError(f"{request.id} was granted seats that are not there")
+        miss = self.memory.miss(sequences[0], len(reservation.matched[0]))
+        tables = self.memory.reserve(reservation)
+        if isinstance(tables, Shortfall):
+            raise InvariantError(f"{request.id} was granted {tables.need} blocks of {tables.have}")
+        resumed, size = request.preemptions > 0, self.space.block_tokens
+        for sequence, table, matched in zip(sequences, tables, reservation.matched, strict=True):
+            sequence.state = table
+            found = len(matched) * size
+            fork_at = reservation.shared * size if sequence.emitted else sequence.prompt
+            if sequence is sequences[0] or found >= fork_at:
+                sequence.inherit(found, resumed=resumed)
+            else:
+                sequence.fork_at = fork_at
+        return Admitted(
+            at=at,
+            step=step,
+            id=request.id,
+            resumed=resumed,
+            miss=miss,
+            indexes=tuple(sequence.index for sequence in sequences),
+            tables=tuple(tuple(table.blocks) for table in tables),
+            inherited=tuple(sequence.computed for sequence in sequences),
+        )
+
+    def works(self, request: Request) -> list[Work]:
+        return needs.works(request.progress, self.memory)
+
+    def index(self, part: Sequence) -> int:
+        return part.index
+
+    def grow(self, part: Sequence, lacking: int) -> tuple[int, ...]:
+        assert part.state is not None
+        return tuple(part.state.grow(lacking))
+
+    def extra(self, request: Request, work: Work, left: int) -> Extra:
+        return needs.drafts(request.progress, work.part, self.memory, left)
+
+    # -- the step --------------------------------------------------------------------------------------------
+
+    def entry(self, request: Request, work: Work, cost: int, extra: Extra) -> Entry:
+        return items.entry(request, work.part, cost, extra.content, self._facts.eos_ids)
+
+    def plan(self, step: int, entries: Iterable[Entry]) -> StepPlan:
+        entries = list(entries)
+        copies = tuple(copy for entry in entries for copy in entry.copies)
+        return StepPlan(step, tuple(entry.item for entry in entries), copies)
+
+    def fault(self, request: Request) -> str | None:
+        faults = (sequence.guide.fault for sequence in _open(request) if sequence.guide)
+        fault = next(filter(None, faults), None)
+        return None if fault is None else f"the answer cannot go on within its grammar: {fault}"
+
+    def enter(self, entry: Entry, result: SpanResult, books: Books) -> None:
+        enter(entry, result, books, self.memory)
+
+    def settle(self, request: Request) -> Settled:
+        open_sequences = 0
+        for sequence in _sequences(request):
+            if sequence.finish is None:
+                open_sequences += 1
+            else:
+                sequence.give_back()
+        return Settled(open_sequences, str(_sequences(request)[0].finish))
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def holding(self, request: Request) -> tuple[int, int]:
+        held: dict[int, int] = {}
+        for sequence in _open(request):
+            for block in sequence.state.blocks if sequence.state else ():
+                held[block] = held.get(block, 0) + 1
+        alone = sum(self.space.references(block) == own for block, own in held.items())
+        return alone, len(held) - alone
+
+    def lose(self, request: Request) -> Lost:
+        sequences, before = _open(request), self.space.live
+        for sequence in sequences:
+            sequence.give_back()
+        units = tuple(sequence.lose() for sequence in sequences)
+        return Lost(tuple(sequence.index for sequence in sequences), units, before - self.space.live)
+
+    def release(self, request: Request, *, keep: bool = True) -> None:
+        for sequence in _sequences(request):
+            sequence.give_back(keep=keep)
+
+    def check_identities(self, requests: Iterable[Request]) -> None:
+        held: dict[int, int] = {}
+        for request in requests:
+            for sequence in _sequences(request):
+                for block in sequence.state.blocks if sequence.state else ():
+                    held[block] = held.get(block, 0) + 1
+                sequence.check(request.id)
+        self.space.check(held)
+
+
+def text_model(
+    executor: Executor,
+    memory: StateMemory,
+    options: EngineOptions | None = None,
+    *,
+    drafters: Drafters = no_drafts,
+    watcher: Watcher = no_watcher,
+    name: str = "",
+) -> ServedModel:
+    """A text model as an engine serves it: `executor` computes, `memory` holds its state."""
+    pattern = TextPattern(executor, memory, drafters=drafters, watcher=watcher)
+    return ServedModel(executor, pattern, options, name=name)
+
+
+def _sequences(request: Request) -> list[Sequence]:
+    progress: TextProgress = request.progress
+    return progress.sequences
+
+
+def _open(request: Request) -> list[Sequence]:
+    progress: TextProgress = request.progress
+    return progress.open_sequences
