@@ -20,6 +20,7 @@ from headway.engine.planner import Planner
 from headway.engine.served import ServedModel
 from headway.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
 from headway.plan import StepPlan, StepResult
+from headway.policy.turns import caught_up, next_model
 from headway.policy.waiting import never
 from headway.request import Emission, NewRequest, Request, Stage
 from headway.story.events import GRAMMAR, AnyEvent, Cancelled, Committed, Failed, Finished, Levels, Refused, Supplied
@@ -94,6 +95,7 @@ class Engine:
             return request
         request.progress = pattern.begin(new, model.limits.context)
         request.awaits = pattern.awaits(new)
+        self._wake(model)
         self.emit(pattern.arrived(new, request, at, queues.order(request)))
         queues.join(request)
         return request
@@ -103,6 +105,7 @@ class Engine:
         last of it the request queues at the place that its arrival gives it. Raises UnknownRequest when no live
         request with this id awaits it."""
         request, model = self._live(request_id)
+        self._wake(model)
         model.queues.supplied(request_id, what)
         model.pattern.supply(request, what, content)
         if not request.awaits:
@@ -143,9 +146,10 @@ class Engine:
         alive, or all that are await something from outside."""
         if self._flight is not None:
             raise InvariantError("a step is planned while another one is in flight")
-        model = self._turn()
-        if model is None:
+        busy = [model for model in self.models.values() if not model.queues.idle]
+        if not busy:
             return None
+        model = busy[next_model([each.share for each in busy])]
         at = self.clock.now_ns()
         planner = Planner(model, self.steps + 1, at, self.emit)
         planner.running()
@@ -156,6 +160,9 @@ class Engine:
                 f"{len(queues.waiting)} requests wait, {len(queues.running)} hold seats, none can move"
             )
         self.steps += 1
+        for other in busy:
+            if other is not model:
+                planner.waits |= other.pass_turn()
         plan = planner.finish()
         self._flight = _Flight(model, plan, planner.entries, at)
         for request in self._flight.requests():
@@ -175,6 +182,7 @@ class Engine:
             Committed(
                 at=books.at,
                 step=flight.plan.step,
+                model=flight.model.name,
                 outcomes=tuple(books.outcomes),
                 forks=tuple(books.forks),
                 levels=flight.model.levels(),
@@ -197,7 +205,8 @@ class Engine:
                 model.queues.end(request, Stage.FAILED)
                 failed.append(request)
             self._release(model, request, keep=False)
-        self.emit(Committed(at=at, step=flight.plan.step, outcomes=(), forks=(), levels=model.levels()))
+        step, levels = flight.plan.step, model.levels()
+        self.emit(Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=levels))
         for request in failed:
             self.emit(Failed(at=at, id=request.id, message=message))
 
@@ -243,9 +252,11 @@ class Engine:
             raise InvalidRequest("model", f"model {new.model!r} is not served; {', '.join(self.models)} are")
         return self.models[new.model]
 
-    def _turn(self) -> ServedModel | None:
-        """Whose step it is."""
-        return next((model for model in self.models.values() if not model.queues.idle), None)
+    def _wake(self, model: ServedModel) -> None:
+        """A model is about to be busy again: time that it did not ask for is not saved up."""
+        if model.queues.idle:
+            others = [other.share for other in self.models.values() if other is not model and not other.queues.idle]
+            model.device_ns = caught_up(model.share, others)
 
     def _live(self, request_id: str) -> tuple[Request, ServedModel]:
         for model in self.models.values():

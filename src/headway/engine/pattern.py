@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from headway.plan import Item, ItemResult, StepPlan
 from headway.request import Emission, NewRequest, Request
 from headway.story.events import Admitted, AnyEvent, Arrived, Forked, Member, Outcome
@@ -52,8 +54,7 @@ class Quote(Protocol):
     def ask(self) -> Ask: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What one part of a running request would do next.
 
     part      the pattern's own: a sequence, an input, a latent
@@ -68,8 +69,7 @@ class Work:
     lacking: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
+class Extra(msgspec.Struct, frozen=True):
     """What a work may do beyond what it must, with what nobody else needs: drafts beside a decode position."""
 
     content: Any
@@ -80,8 +80,7 @@ class Extra:
 NO_EXTRA = Extra((), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One item of a step, and whose it is."""
 
     request: Request
@@ -91,8 +90,7 @@ class Entry:
     copies: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """What a preemption took, by part: `units` of progress that have no state any more, and space in all."""
 
     indexes: tuple[int, ...]
@@ -100,8 +98,7 @@ class Lost:
     space: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """What a request needs after a step: `seats` seats, or, with none, its end for a `reason`."""
 
     seats: int

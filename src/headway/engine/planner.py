@@ -97,6 +97,7 @@ class Planner:
             Stepped(
                 at=self._at,
                 step=self._step,
+                model=self._model.name,
                 budget=self._model.options.step_tokens,
                 members=tuple(entry.member for entry in self.entries),
                 grown=tuple(self._grown),
@@ -124,11 +125,11 @@ class Planner:
             claimed.append((request, work))
             left -= work.cost
             lacking += work.lacking
-        if not claimed or not self._make_space(request, lacking):
+        if not claimed or (lacking and not self._make_space(request, lacking)):
             return []
         self.left = max(0, left)
         self._moving.add(request.arrival)
-        for _, work in claimed:
+        for _, work in claimed if lacking else ():
             self._grow(request, work, work.lacking)
         return claimed
 

@@ -9,9 +9,10 @@ from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
 from headway.errors import ConfigError, InvariantError
 from headway.policy.order import ORDERS
-from headway.policy.waiting import Limits, Room
+from headway.policy.turns import Share
+from headway.policy.waiting import AWAITS_MODEL, Limits, Room
 from headway.story.events import Levels
-from headway.verdict import Unit
+from headway.verdict import Unit, Verdict, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class ServedModel:
         self.queues = Queues(ORDERS[self.options.policy])
 
     @property
+    def share(self) -> Share:
+        """What it had of the device so far."""
+        return Share(self.device_ns, self.weight)
+
+    @property
     def cost_unit(self) -> Unit:
         return self.pattern.cost_unit
 
@@ -68,6 +74,16 @@ class ServedModel:
         seats = self.options.seats - self.queues.seats_used
         return Room(seats, space.free, space.reusable, budget, untouched, space.rule, space.unit, self.cost_unit)
 
+    def pass_turn(self) -> dict[str, Wait]:
+        """Another model's step runs. Those whom its own next step would look at first wait for that: whoever holds
+        seats, and of the queue whoever is not known to wait for something else. Changes their verdicts, and returns
+        them by id."""
+        seen = self.queues.waiting[: self.options.max_bypass + 1]
+        passed = [*self.queues.running, *(request for request in seen if _would_look(request.verdict))]
+        for request in passed:
+            request.verdict = AWAITS_MODEL
+        return {request.id: AWAITS_MODEL for request in passed}
+
     def levels(self) -> Levels:
         space = self.pattern.space
         return Levels(space.live, space.reusable, space.free, self.queues.seats_used, space.evictions)
@@ -78,3 +94,8 @@ class ServedModel:
         seats = sum(request.seats for request in self.queues.running)
         if self.queues.seats_used != seats or seats > self.options.seats:
             raise InvariantError(f"{self.queues.seats_used} seats are counted, {seats} held, of {self.options.seats}")
+
+
+def _would_look(verdict: Verdict | None) -> bool:
+    """Whether only a turn is between a waiting request and its next judgement, as far as is known."""
+    return not isinstance(verdict, Wait) or (verdict.on == "turn" and verdict.rule != "seats")

@@ -71,11 +71,12 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
 
     id: str
     pattern: str
-    prompt: int
-    n: int
-    max_tokens: int
     priority: int
     order: tuple[int, ...]
+    model: str = ""
+    prompt: int = 0
+    n: int = 1
+    max_tokens: int = 0
     wait: Wait | None = None
     beginnings: tuple[int, ...] = ()
     salt: int = 0
@@ -149,7 +150,7 @@ class Grown(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stepped(Event, frozen=True, tag="step", kw_only=True):
-    """A step begins to run. `at` is when planning began: from then on the step owns the time.
+    """A step of one model begins to run. `at` is when planning began: from then on the step owns the time.
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
@@ -164,6 +165,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     head: str | None
     waiting: int
     levels: Levels
+    model: str = ""
     oversized: bool = False
 
 
@@ -200,6 +202,7 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
     outcomes: tuple[Outcome, ...]
     forks: tuple[Forked, ...]
     levels: Levels
+    model: str = ""
 
 
 class DraftsPaused(Event, frozen=True, tag="drafts_paused", kw_only=True):

@@ -60,6 +60,7 @@ class Record:
     id: str
     pattern: str
     received_at: int
+    model: str = ""
     stage: Stage = Stage.RECEIVED
     verdict: Verdict | None = None
     since_step: int = 0

@@ -15,6 +15,7 @@ from headway.story import events as ev
 from headway.story.record import Record, SequenceRecord
 from headway.verdict import BEHIND, Go, Verdict, Wait, awaits_input, change_key
 
+_NOTHING = ev.Levels(0, 0, 0, 0, 0)
 #: Which of several things that one step did for a request names its time.
 _PRECEDENCE = ("decode", "prefill", "recompute")
 
@@ -28,13 +29,13 @@ class Story:
     def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
         self.live: dict[str, Record] = {}
         self.ended: OrderedDict[str, Record] = OrderedDict()
-        self.levels = ev.Levels(0, 0, 0, 0, 0)
+        self.models: dict[str, ev.Levels] = {}
         self.step = 0
         self.stepped_at = 0
         self._remembered = remembered
         self._delivers = delivers
-        self._fresh: list[str] = []
-        self._judged: set[str] = set()
+        self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
+        self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
         self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.Loaded: self._loaded, ev.TurnedAway: self._turned_away,
@@ -49,6 +50,11 @@ class Story:
     def fold(self, event: ev.AnyEvent) -> None:
         """Take one event into the records. An event about a request that is not known is ignored."""
         self._handlers[type(event)](event)
+
+    @property
+    def levels(self) -> ev.Levels:
+        """Pool and seats of the model that was told of first."""
+        return next(iter(self.models.values()), _NOTHING)
 
     def record(self, request_id: str) -> Record:
         """The live or remembered record. Raises UnknownRequest."""
@@ -71,7 +77,7 @@ class Story:
     # -- one method per event --------------------------------------------------------------------------------
 
     def _loaded(self, event: ev.Loaded) -> None:
-        self.levels = ev.Levels(0, 0, event.blocks, 0, 0)
+        self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
 
     def _turned_away(self, event: ev.TurnedAway) -> None:
         """They left no record."""
@@ -88,6 +94,7 @@ class Story:
         if record is None or record.stage is not Stage.RECEIVED:
             record = self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
         record.stage = Stage.WAITING
+        record.model = event.model
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
         if event.wait is None:
@@ -102,7 +109,7 @@ class Story:
 
     def _queue(self, record: Record, at: int) -> None:
         record.turn_to("queued", at, "turn", "order")
-        self._fresh.append(record.id)
+        self._fresh.setdefault(record.model, []).append(record.id)
 
     def _refused(self, event: ev.Refused) -> None:
         record = self.live.get(event.id)
@@ -138,19 +145,19 @@ class Story:
             sequence.counts.lost += lost
             sequence.computed = 0
             sequence.blocks = []
-        self._judged.add(event.id)
+        self._judged.setdefault(record.model, set()).add(event.id)
 
     def _stepped(self, event: ev.Stepped) -> None:
-        self.step, self.stepped_at, self.levels = event.step, event.at, event.levels
-        behind = (self._judged | set(self._fresh)) - event.waits.keys()
-        self._fresh = []
-        self._judged = set(event.waits)
+        self.step, self.stepped_at, self.models[event.model] = event.step, event.at, event.levels
+        behind = self._judged.get(event.model, set()).union(self._fresh.pop(event.model, ())) - event.waits.keys()
+        self._judged[event.model] = set()
         for request_id in behind:
             record = self.live.get(request_id)
             if record is not None and record.stage is Stage.WAITING:
                 self._wait(record, BEHIND, event.at)
         for request_id, wait in event.waits.items():
             if record := self.live.get(request_id):
+                self._judged.setdefault(record.model, set()).add(request_id)
                 self._wait(record, wait, event.at)
         self._move_members(event)
 
@@ -170,7 +177,7 @@ class Story:
                 record.turn_to(_PRECEDENCE[doing], event.at)
 
     def _committed(self, event: ev.Committed) -> None:
-        self.levels = event.levels
+        self.models[event.model] = event.levels
         for outcome in event.outcomes:
             record = self._flying.get(outcome.id)
             if record is None:
@@ -215,14 +222,15 @@ class Story:
     def _cancelled(self, event: ev.Cancelled) -> None:
         if record := self.live.get(event.id):
             record.reason = event.by
-            self.levels = event.levels
+            self.models[record.model] = event.levels
             self._end(record, Stage.CANCELLED, event.at)
 
     def _failed(self, event: ev.Failed) -> None:
         if record := self.live.get(event.id):
             self._flying.pop(event.id, None)  # its blocks are gone, also where no commit will follow
             record.reason, record.message = event.reason, event.message
-            self.levels = event.levels or self.levels
+            if event.levels is not None:
+                self.models[record.model] = event.levels
             self._end(record, Stage.FAILED, event.at)
 
     def _delivered(self, event: ev.Delivered) -> None:
