@@ -122,8 +122,47 @@ class Span:
         return len(self.tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """A whole input of a bidirectional encoder, all its positions at once; nothing of it is kept."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def cost(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """A prompt becomes features, which are kept in `slot` beside a latent that starts as noise from `seed`."""
+
+    slot: int
+    tokens: tuple[int, ...]
+    seed: int
+    cost: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Update `index` (from 0) of `of` of the latent in `slot`."""
+
+    slot: int
+    index: int
+    of: int
+    cost: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePixels:
+    """The latent in `slot` becomes pixels. It stays as it is."""
+
+    slot: int
+    cost: int = 1
+
+
 #: One item of a step, by pattern.
-Item: TypeAlias = Span
+Item: TypeAlias = Span | Evaluate | Encode | Update | DecodePixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +195,27 @@ class SpanResult:
     scores: tuple[TokenLogprob, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """What came of an `Evaluate`: fp32 values, little-endian."""
+
+    values: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """What came of an `Encode` or an `Update`: it is in its slot, and nothing leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """What came of a `DecodePixels`."""
+
+    data: bytes
+
+
 #: What came of one item, by pattern.
-ItemResult: TypeAlias = SpanResult
+ItemResult: TypeAlias = SpanResult | Vector | Latent | Pixels
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,16 @@ MOST_DRAFTS = 16
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What every caller says, whatever the pattern. `model` is the served model's name; "" is the only one."""
+    """What every caller says, whatever the pattern.
+
+    model         the served model's name; "" where only one is served
+    deadline_ms   from arrival to the complete answer
+    """
 
     id: str
     priority: int = 0
     model: str = ""
+    deadline_ms: float | None = None
 
 
 class TextRequest(NewRequest, frozen=True, kw_only=True):
@@ -113,7 +118,36 @@ class TextRequest(NewRequest, frozen=True, kw_only=True):
                 raise InvalidRequest(name, f"{name} is {top}; it must be from 0 to {MOST_LOGPROBS}")
 
 
-class Emission(msgspec.Struct, frozen=True):
+class EmbedRequest(NewRequest, frozen=True, kw_only=True):
+    """Inputs to be evaluated, each once and whole: a text has one, a long one may be cut into several windows."""
+
+    inputs: tuple[tuple[int, ...], ...]
+
+
+class ImageRequest(NewRequest, frozen=True, kw_only=True):
+    """A prompt to be drawn in `updates` updates of a latent that starts as noise from `seed`."""
+
+    prompt: tuple[int, ...]
+    updates: int
+    seed: int = 0
+
+
+class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
+    """The vector of input `index` of request `id`: fp32 values, little-endian."""
+
+    id: str
+    index: int
+    values: bytes
+
+
+class Pictured(msgspec.Struct, frozen=True, tag="pictured"):
+    """The pixels of request `id`."""
+
+    id: str
+    pixels: bytes
+
+
+class Emission(msgspec.Struct, frozen=True, tag="tokens"):
     """Tokens that sequence `index` of request `id` emitted in one step, and why it ended if it did.
 
     logprobs          one for each token, if the request wants them
@@ -126,6 +160,10 @@ class Emission(msgspec.Struct, frozen=True):
     finish: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+#: What leaves a step for a caller, by pattern.
+AnyEmission: TypeAlias = Emission | Embedded | Pictured
 
 
 class Watch(Protocol):
@@ -202,6 +240,7 @@ class Request:
     progress      its pattern's own; None once it is refused: there is none
     seats         seats it holds, or needs to be admitted: its parts that have not ended
     arrival       running number; smaller came first
+    deadline_at   when its answer is due (monotonic ns); None: no deadline
     awaits        what must come from outside the step before it may queue, and the wait that says so, in order
     overtaken     how many later requests passed this one while it was the blocked head
     in_flight     planned steps that name it and have not come back: its space must outlive them
@@ -213,6 +252,7 @@ class Request:
     arrival: int
     progress: Any = None
     seats: int = 1
+    deadline_at: int | None = None
     stage: Stage = Stage.RECEIVED
     verdict: Verdict | None = None
     awaits: dict[Input, Wait] = field(default_factory=dict)

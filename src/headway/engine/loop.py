@@ -22,7 +22,7 @@ from headway.errors import InvalidRequest, InvariantError, StalledError, Unknown
 from headway.plan import StepPlan, StepResult
 from headway.policy.turns import caught_up, next_model
 from headway.policy.waiting import never
-from headway.request import Emission, NewRequest, Request, Stage
+from headway.request import AnyEmission, NewRequest, Request, Stage
 from headway.story.events import GRAMMAR, AnyEvent, Cancelled, Committed, Failed, Finished, Levels, Refused, Supplied
 from headway.verdict import Input
 
@@ -87,7 +87,8 @@ class Engine:
         refusal = never(worst, model.limits)
         at = self.clock.now_ns()
         self._arrivals += 1
-        request = Request(new.id, model.name, new.priority, self._arrivals, seats=worst.seats)
+        due = None if new.deadline_ms is None else at + round(new.deadline_ms * 1e6)
+        request = Request(new.id, model.name, new.priority, self._arrivals, seats=worst.seats, deadline_at=due)
         if refusal is not None:
             request.verdict = refusal
             request.move(Stage.REFUSED)
@@ -126,7 +127,7 @@ class Engine:
 
     # -- the step --------------------------------------------------------------------------------------------
 
-    def step(self) -> list[Emission]:
+    def step(self) -> list[AnyEmission]:
         """Do one step. Returns what was emitted; an empty list also when there was nothing to do."""
         plan = self.plan()
         if plan is None:
@@ -170,7 +171,7 @@ class Engine:
         self._fail_the_faulty(self._flight)
         return plan
 
-    def commit(self, result: StepResult) -> list[Emission]:
+    def commit(self, result: StepResult) -> list[AnyEmission]:
         """Enter the result of the planned step into the books. Returns what was emitted."""
         flight = self._take_flight()
         pattern = flight.model.pattern
@@ -185,6 +186,7 @@ class Engine:
                 model=flight.model.name,
                 outcomes=tuple(books.outcomes),
                 forks=tuple(books.forks),
+                moves=tuple(books.moves),
                 levels=flight.model.levels(),
             )
         )

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from headway.plan import Item, ItemResult, StepPlan
-from headway.request import Emission, NewRequest, Request
-from headway.story.events import Admitted, AnyEvent, Arrived, Forked, Member, Outcome
+from headway.plan import StepPlan
+from headway.request import AnyEmission, NewRequest, Request
+from headway.story.events import Admitted, AnyEvent, Arrived, Forked, Member, Moved, Outcome
 from headway.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
@@ -81,11 +81,11 @@ NO_EXTRA = Extra((), 0)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One item of a step, and whose it is."""
+    """One item of a step (`plan.Item`), and whose it is."""
 
     request: Request
     part: Any
-    item: Item
+    item: Any
     member: Member
     copies: tuple[tuple[int, int], ...] = ()
 
@@ -110,9 +110,10 @@ class Books:
     """What came of one step: `emissions` for the callers; the rest is the story, `events` behind the step's own."""
 
     at: int
-    emissions: list[Emission] = field(default_factory=list)
+    emissions: list[AnyEmission] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     forks: list[Forked] = field(default_factory=list)
+    moves: list[Moved] = field(default_factory=list)
     events: list[AnyEvent] = field(default_factory=list)
 
 
@@ -196,7 +197,7 @@ class Pattern(Protocol[NewT_contra]):
         """Why a request that is in the step cannot go on; None when it can."""
         ...
 
-    def enter(self, entry: Entry, result: ItemResult, books: Books) -> None:
+    def enter(self, entry: Entry, result: Any, books: Books) -> None:
         """Enter an item's result. A request that has ended meanwhile is charged for what ran, and emits nothing.
         Changes state."""
         ...

@@ -2,47 +2,67 @@
 
 from __future__ import annotations
 
+from headway.clock import ModelledClock
+from headway.compute.fake_patterns import FakeDiffusion
+from headway.engine.served import EngineOptions
 from headway.lessons.lesson import Code, Lesson, Measured, Question
 from headway.lessons.model import Model
-from headway.lessons.runs import modelled, prompt, steps
+from headway.lessons.runs import Served, prompt, serve
+from headway.memory.bytes import BytePool
+from headway.patterns.image.pattern import image_model
 from headway.plan import StepPlan
-from headway.sim.pair import Pair, PairOptions
+from headway.request import ImageRequest
 
 IMAGES, UPDATES, DEADLINE_MS = 8, 20, 1000
 BATCH_MS, IMAGE_MS = 20, 10
 BATCHES = (1, 2, 8)
+LATENT_BYTES = 1 << 10
 
 
 def cost_ns(plan: StepPlan) -> int:
-    """One update of every image in the batch."""
+    """One item of every image in the batch."""
     return (BATCH_MS + IMAGE_MS * len(plan.items)) * 1_000_000
 
 
-def serve(batch: int) -> Pair:
-    """Eight images that arrive together. An image's stand-in is a request with one evaluation in each of its updates;
-    as many are active as there are seats."""
-    prompts = {f"image-{i}": prompt(1, first=i) for i in range(1, IMAGES + 1)}
-    pair, _ = modelled(prompts, UPDATES, PairOptions(seats=batch), blocks=64, cost_ns=cost_ns)
-    return pair
+def draw(batch: int) -> Served:
+    """Eight images that arrive together, the earliest deadline first; as many are active as there are seats."""
+    clock = ModelledClock()
+    executor = FakeDiffusion(clock=clock, cost_ns=cost_ns)
+    options = EngineOptions(seats=batch, step_tokens=batch, policy="deadline")
+    model = image_model(executor, BytePool(IMAGES * LATENT_BYTES), LATENT_BYTES, options)
+    prompts = {f"image-{i}": tuple(prompt(1, first=i)) for i in range(1, IMAGES + 1)}
+    news = [
+        ImageRequest(id=id, prompt=tokens, updates=UPDATES, deadline_ms=DEADLINE_MS) for id, tokens in prompts.items()
+    ]
+    return serve(model, news, clock)
 
 
-def done_ms(pair: Pair) -> list[float]:
+def done_ms(served: Served) -> list[float]:
     """When each image was complete, after its arrival."""
-    records = [pair.narrator.story.record(id) for id in pair.prompts]
+    records = served.story.ended.values()
     return sorted((record.ended_at - record.received_at) / 1e6 for record in records if record.ended_at is not None)
+
+
+def in_time(served: Served) -> int:
+    """How many were complete by their deadlines."""
+    return sum(
+        record.ended_at <= record.deadline_at
+        for record in served.story.ended.values()
+        if record.ended_at is not None and record.deadline_at is not None
+    )
 
 
 def measure(model: Model) -> Measured:
     """The same eight images in batches of three sizes."""
-    runs = {batch: serve(batch) for batch in BATCHES}
-    done = {batch: done_ms(pair) for batch, pair in runs.items()}
-    in_time = {batch: sum(ms <= DEADLINE_MS for ms in times) for batch, times in done.items()}
+    runs = {batch: draw(batch) for batch in BATCHES}
+    done = {batch: done_ms(served) for batch, served in runs.items()}
+    timely = {batch: in_time(served) for batch, served in runs.items()}
     small, big = BATCHES[1], BATCHES[-1]
     return Measured(
-        answer=in_time[big],
+        answer=timely[big],
         counts={
-            f"batch_of_{batch}": {"steps": len(steps(pair)), "images": len(done[batch]), "in_time": in_time[batch]}
-            for batch, pair in runs.items()
+            f"batch_of_{batch}": {"steps": len(served.steps), "images": len(done[batch]), "in_time": timely[batch]}
+            for batch, served in runs.items()
         },
         observed={
             f"batch_of_{batch}": {
@@ -54,9 +74,10 @@ def measure(model: Model) -> Measured:
             for batch, times in done.items()
         },
         why=(
-            f"An image is complete after its {UPDATES} updates and not before. In a batch of {big} each update "
-            f"waits for {big} images, so all of them are late together: {in_time[big]} of {IMAGES} were in time.",
-            f"A batch of {small} makes fewer images per second, and {in_time[small]} of {IMAGES} were in time: the "
+            f"An image is complete after its encoding, its {UPDATES} updates and its decoding to pixels, and not "
+            f"before. In a batch of {big} each update "
+            f"waits for {big} images, so all of them are late together: {timely[big]} of {IMAGES} were in time.",
+            f"A batch of {small} makes fewer images per second, and {timely[small]} of {IMAGES} were in time: the "
             f"first {small} had a short step to themselves. The others waited for a turn.",
             "Images per second count what leaves, whenever it leaves. A deadline asks when one image is complete. "
             "Each can be better where the other is worse, and a preview of a late image does not make it complete.",
@@ -68,10 +89,11 @@ LESSON = Lesson(
     number=7,
     slug="the-bigger-batch",
     title="The bigger batch that misses the deadline",
-    runs_on=f"The real engine over the fake executor; an image is a stand-in, a request with {UPDATES} evaluations. "
+    runs_on="The real engine and its image pattern, the earliest deadline first, over a fake diffusion model. "
     f"Time is modelled: a step costs {BATCH_MS} ms and {IMAGE_MS} ms for each image in it.",
     question=Question(
-        f"{IMAGES} images arrive together; each takes {UPDATES} updates and is due after {DEADLINE_MS:,} ms. A step "
+        f"{IMAGES} images arrive together; each is encoded, updated {UPDATES} times and decoded, and is due after "
+        f"{DEADLINE_MS:,} ms. A step "
         f"costs {BATCH_MS} ms and {IMAGE_MS} ms for each image in the batch. A batch of {BATCHES[-1]} makes the most "
         "images per second. How many of them are complete in time?",
         unit="images",
@@ -80,6 +102,7 @@ LESSON = Lesson(
     code=(
         Code("engine/planner.py", "Planner.admissions"),
         Code("policy/waiting.py", "judge"),
-        Code("lessons/bigger_batch.py", "cost_ns"),
+        Code("policy/order.py", "deadline"),
+        Code("patterns/image/pattern.py", "ImageProgress.next_item"),
     ),
 )

@@ -1,24 +1,33 @@
 """Lesson 2: what is fed back. Three patterns: a chosen token, an updated latent, nothing.
 
-The text runs on the real engine over the fake executor. The image and the embedding below are stand-ins: they have
-the rhythm of such models, what goes in, what comes out and what goes back, and nothing of their quality."""
+All three run on the real engine, each with its own pattern, over fake executors: they have the rhythm of such models,
+what goes in, what comes out and what goes back, and nothing of their quality."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from typing import TypeGuard
 
-from headway.clock import ModelledClock
+from headway.compute.executor import Executor
 from headway.compute.fake import FakeExecutor
+from headway.compute.fake_patterns import FakeDiffusion, FakeEncoder
+from headway.engine.served import ServedModel
 from headway.lessons.lesson import Code, Lesson, Measured, Question
 from headway.lessons.model import Model
-from headway.lessons.runs import prompt
-from headway.plan import StepPlan, StepResult
-from headway.sim.pair import Pair
+from headway.lessons.runs import prompt, serve
+from headway.memory.bytes import BytePool
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import StateMemory
+from headway.patterns.embed.pattern import embed_model
+from headway.patterns.image.pattern import image_model
+from headway.patterns.text.pattern import text_model
+from headway.plan import DecodePixels, Encode, Evaluate, Item, Span, SpanResult, StepPlan, StepResult, Update, Vector
+from headway.request import EmbedRequest, ImageRequest, NewRequest, TextRequest
 from headway.story.sentences import count
 
-PROMPT, TOKENS, UPDATES, LATENT, VALUES = 12, 5, 8, 16, 768
+PROMPT, TOKENS, UPDATES, VALUES = 12, 5, 8, 768
+LATENT_BYTES = 16
 
 
 @dataclass
@@ -54,55 +63,70 @@ class Turns:
         }
 
 
-class WatchedExecutor(FakeExecutor):
-    """The fake executor, noting the tokens that go in and come out."""
+class Watched:
+    """An executor, noting what goes in and comes out of each item."""
 
-    def __init__(self, turns: Turns) -> None:
-        super().__init__(blocks=8, block_tokens=16, clock=ModelledClock())
-        self._turns = turns
+    def __init__(self, executor: Executor, turns: Turns) -> None:
+        self._executor, self._turns = executor, turns
+        self.facts = executor.facts
 
     def run(self, plan: StepPlan) -> StepResult:
-        result = super().run(plan)
-        self._turns.note("model", plan.items[0].tokens, result.results[0].tokens)
+        (item,) = plan.items
+        before = self._latent(item)
+        result = self._executor.run(plan)
+        match item, result.results[0]:
+            case Span(tokens=tokens), SpanResult(tokens=chosen):
+                self._turns.note("model", tokens, chosen)
+            case Evaluate(tokens=tokens), Vector(values=values):
+                self._turns.note("model", tokens, memoryview(values).cast("f"))
+            case Encode(tokens=tokens), _:
+                self._turns.note("encode", tokens, self._latent(item))
+            case Update(), _:
+                self._turns.note("update", before, self._latent(item))
+            case DecodePixels(), pixels:
+                self._turns.note("decode to pixels", before, repr(pixels))
         return result
+
+    def _latent(self, item: Item) -> bytes:
+        executor = self._executor
+        return executor.latent(item.slot) if isinstance(executor, FakeDiffusion) and _has_slot(item) else b""
+
+
+def _has_slot(item: Item) -> TypeGuard[Encode | Update | DecodePixels]:
+    return isinstance(item, Encode | Update | DecodePixels)
+
+
+def run(executor: Executor, make: Callable[[Executor], ServedModel], new: NewRequest) -> Turns:
+    """The evaluations of one request, alone on the engine."""
+    turns = Turns()
+    serve(make(Watched(executor, turns)), [new])
+    return turns
 
 
 def text() -> Turns:
-    turns = Turns()
-    Pair({"text": prompt(PROMPT)}, {"text": TOKENS}).run(WatchedExecutor(turns), 8, lambda line: None)
-    return turns
+    """A token is chosen after each evaluation, and goes into the next."""
+    new = TextRequest(id="text", prompt=tuple(prompt(PROMPT)), max_tokens=TOKENS)
+    executor = FakeExecutor(blocks=8, block_tokens=16)
+    return run(executor, lambda watched: text_model(watched, StateMemory(BlockPool(8, 16), prefix_cache=False)), new)
 
 
 def image() -> Turns:
-    """A latent that starts as noise and moves towards a picture a fixed number of times; then it becomes pixels."""
-    turns = Turns()
-    latent = _values(b"noise", LATENT)
-    picture = _values(b"picture", LATENT)
-    for left in range(UPDATES, 0, -1):
-        updated = [value + (wanted - value) / left for value, wanted in zip(latent, picture, strict=True)]
-        turns.note("update", latent, updated)
-        latent = updated
-    turns.note("decode to pixels", latent, [round(255 * value) for value in latent for _ in range(4)])
-    return turns
+    """A latent that starts as noise is updated a fixed number of times; then it becomes pixels."""
+    new = ImageRequest(id="image", prompt=tuple(prompt(PROMPT)), updates=UPDATES)
+    pool = BytePool(LATENT_BYTES)
+    return run(FakeDiffusion(), lambda watched: image_model(watched, pool, LATENT_BYTES), new)
 
 
 def embedding() -> Turns:
     """One vector for all tokens of a text, at once."""
-    turns = Turns()
-    tokens = prompt(PROMPT)
-    turns.note("model", tokens, _values(repr(tokens).encode(), VALUES))
-    return turns
-
-
-def _values(seed: bytes, count: int) -> list[float]:
-    """Numbers from 0 to 1 that depend on `seed` alone."""
-    return [blake2b(seed + bytes(divmod(i, 256)), digest_size=1).digest()[0] / 255 for i in range(count)]
+    new = EmbedRequest(id="embed", inputs=(tuple(prompt(PROMPT)),))
+    return run(FakeEncoder(values=VALUES), embed_model, new)
 
 
 def measure(model: Model) -> Measured:
     """Runs one request of each pattern."""
     ran = {"text": text(), "image": image(), "embed": embedding()}
-    units = {"text": "token", "image": "latent value", "embed": "token"}
+    units = {"text": "token", "image": "value", "embed": "token"}
     return Measured(
         answer=len(ran["embed"].went_in),
         counts={name: turns.row() for name, turns in ran.items()},
@@ -111,10 +135,10 @@ def measure(model: Model) -> Measured:
             f"Text: the first evaluation takes all {PROMPT} prompt positions, and a token is chosen. That one token "
             f"is fed back, and the state of the earlier positions is kept, so each later evaluation has one "
             f"position: {len(ran['text'].went_in)} evaluations for {TOKENS} tokens.",
-            f"Image: the whole latent, {LATENT} values, is fed back from update to update, "
-            f"{sum(back > 0 for back in ran['image'].fed_back)} times. Nothing is chosen, and the number of "
-            f"updates, {UPDATES}, is fixed beforehand. Then another part of the model decodes the latent to pixels, "
-            f"and nothing returns: {len(ran['image'].went_in)} evaluations in all.",
+            f"Image: one part of the model encodes the prompt. Then the whole latent, {LATENT_BYTES} bytes here, is "
+            f"fed back from update to update, {sum(back > 0 for back in ran['image'].fed_back)} times. Nothing is "
+            f"chosen, and the number of updates, {UPDATES}, is fixed beforehand. Another part decodes the latent to "
+            f"pixels, and nothing returns: {len(ran['image'].went_in)} evaluations in all.",
             f"Embedding: {VALUES} values leave one evaluation together, and nothing goes back. How many values come "
             "out says nothing about how many evaluations it took.",
         ),
@@ -125,8 +149,8 @@ LESSON = Lesson(
     number=2,
     slug="what-is-fed-back",
     title="What is fed back",
-    runs_on="Text: the real engine over the fake executor. Image and embedding: small stand-ins written for this "
-    "lesson, with the rhythm of such models and no picture or meaning in them.",
+    runs_on="The real engine and the three patterns that it serves, over fake executors: they have the rhythm of "
+    "such models, and no picture or meaning in them.",
     question=Question(
         f"A text of {PROMPT} tokens is turned into an embedding of {VALUES} values. How many evaluations of the "
         "model does that take?",
@@ -136,8 +160,7 @@ LESSON = Lesson(
     code=(
         Code("engine/loop.py", "Engine.step"),
         Code("patterns/text/enter.py", "enter"),
-        Code("patterns/text/sequence.py", "Sequence.advance"),
-        Code("lessons/fed_back.py", "image"),
-        Code("lessons/fed_back.py", "embedding"),
+        Code("patterns/image/pattern.py", "ImageProgress.next_item"),
+        Code("patterns/embed/pattern.py", "EmbedPattern.works"),
     ),
 )

@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from headway.clock import ModelledClock
 from headway.compute.executor import Executor
 from headway.compute.fake import FakeExecutor
+from headway.engine.loop import Engine
+from headway.engine.served import ServedModel
 from headway.plan import StepPlan
-from headway.request import Counts
+from headway.request import Counts, NewRequest
 from headway.sim.pair import Pair, PairOptions
-from headway.story.events import Admitted, Committed, Stepped
+from headway.story.events import Admitted, AnyEvent, Committed, Stepped
+from headway.story.reducer import Story
 from headway.verdict import Wait
 
 
 def prompt(positions: int, first: int = 3) -> list[int]:
     """Token ids for the fake executor; prompts with different `first` differ everywhere."""
     return [(first + 7 * i) % 997 for i in range(positions)]
+
+
+def serve(model: ServedModel, news: Sequence[NewRequest], clock: ModelledClock | None = None) -> Served:
+    """Serve the requests, which arrive together, to their end."""
+    served = Served(Story(), [])
+
+    def emit(event: AnyEvent) -> None:
+        served.story.fold(event)
+        served.events.append(event)
+
+    engine = Engine([model], clock or ModelledClock(), emit=emit)
+    for new in news:
+        engine.add(new)
+    while engine.busy:
+        engine.step()
+    return served
+
+
+@dataclass(frozen=True)
+class Served:
+    """What became of some requests."""
+
+    story: Story
+    events: list[AnyEvent]
+
+    @property
+    def steps(self) -> list[Stepped]:
+        return [event for event in self.events if isinstance(event, Stepped)]
 
 
 def modelled(

@@ -21,4 +21,11 @@ def priority(request: Request) -> tuple[int, ...]:
     return (request.priority, request.arrival)
 
 
-ORDERS: dict[str, Order] = {"fcfs": fcfs, "priority": priority}
+def deadline(request: Request) -> tuple[int, ...]:
+    """The earliest deadline first (EDF, Liu and Layland 1973), those without one last; among equals, first come,
+    first served."""
+    never_due = request.deadline_at is None
+    return (never_due, request.deadline_at or 0, request.arrival)
+
+
+ORDERS: dict[str, Order] = {"fcfs": fcfs, "priority": priority, "deadline": deadline}

@@ -62,7 +62,8 @@ class Prompted(Event, frozen=True, tag="prompted", kw_only=True):
 
 class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     """The engine took it. `order` is its place in the queue: smaller goes first. With `wait` it is not in the queue
-    yet: it awaits something from outside the step.
+    yet: it awaits something from outside the step. `parts` are, for a pattern whose progress is counted in items, the
+    items of each of its parts; a text has `n` sequences of `prompt` positions instead.
 
     Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
     which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
@@ -74,9 +75,11 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     priority: int
     order: tuple[int, ...]
     model: str = ""
+    deadline_at: int | None = None
     prompt: int = 0
-    n: int = 1
+    n: int = 0
     max_tokens: int = 0
+    parts: tuple[int, ...] = ()
     wait: Wait | None = None
     beginnings: tuple[int, ...] = ()
     salt: int = 0
@@ -195,6 +198,15 @@ class Forked(msgspec.Struct, frozen=True, array_like=True):
     finish: str | None = None
 
 
+class Moved(msgspec.Struct, frozen=True, array_like=True):
+    """Part `index` of a request whose pattern has items and no positions: `done` of its `of` items are."""
+
+    id: str
+    index: int
+    done: int
+    of: int
+
+
 class Committed(Event, frozen=True, tag="committed", kw_only=True):
     """A step's result is in the books."""
 
@@ -203,6 +215,7 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
     forks: tuple[Forked, ...]
     levels: Levels
     model: str = ""
+    moves: tuple[Moved, ...] = ()
 
 
 class DraftsPaused(Event, frozen=True, tag="drafts_paused", kw_only=True):

@@ -20,6 +20,7 @@ def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
         "stage": str(record.stage),
         "verdict": verdict_view(story, record, now),
         "sequences": [_sequence_view(sequence, references) for sequence in record.sequences],
+        **({"parts": [{"done": part.done, "of": part.of} for part in record.parts]} if record.parts else {}),
         "preemptions": record.preemptions,
         "preempted_for": list(record.preempted_for),
         "prefix": {"reused": record.first_reused, "miss": msgspec.to_builtins(record.miss)},

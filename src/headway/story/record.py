@@ -46,6 +46,14 @@ class SequenceRecord:
         return self.prompt + self.emitted
 
 
+@dataclass(slots=True)
+class PartRecord:
+    """A part whose progress is counted in items: `done` of `of` are."""
+
+    of: int
+    done: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Record:
     """One request's life so far. All times are nanoseconds of the monotonic clock.
@@ -68,7 +76,9 @@ class Record:
     order: tuple[int, ...] = ()
     priority: int = 0
     max_tokens: int = 0
+    deadline_at: int | None = None
     sequences: list[SequenceRecord] = field(default_factory=list)
+    parts: list[PartRecord] = field(default_factory=list)
     preemptions: int = 0
     preempted_for: list[str] = field(default_factory=list)
     first_reused: int = 0

@@ -12,12 +12,12 @@ from typing import Any
 from headway.errors import UnknownRequest
 from headway.request import Stage
 from headway.story import events as ev
-from headway.story.record import Record, SequenceRecord
+from headway.story.record import PartRecord, Record, SequenceRecord
 from headway.verdict import BEHIND, Go, Verdict, Wait, awaits_input, change_key
 
 _NOTHING = ev.Levels(0, 0, 0, 0, 0)
 #: Which of several things that one step did for a request names its time.
-_PRECEDENCE = ("decode", "prefill", "recompute")
+_PRECEDENCE = ("decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels")
 
 
 class Story:
@@ -96,7 +96,9 @@ class Story:
         record.stage = Stage.WAITING
         record.model = event.model
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
+        record.deadline_at = event.deadline_at
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
+        record.parts = [PartRecord(of) for of in event.parts]
         if event.wait is None:
             self._queue(record, event.at)
         else:
@@ -128,7 +130,7 @@ class Story:
             sequence = record.sequences[index]
             sequence.blocks = list(table)
             self._inherit(sequence, inherited, event.resumed)
-        if not event.resumed:
+        if not event.resumed and event.inherited:
             record.first_reused = event.inherited[0]
             record.miss = event.miss
 
@@ -141,6 +143,9 @@ class Story:
         if event.by not in record.preempted_for:
             record.preempted_for.append(event.by)
         for index, lost in zip(event.indexes, event.lost, strict=True):
+            if record.parts:
+                record.parts[index].done -= lost
+                continue
             sequence = record.sequences[index]
             sequence.counts.lost += lost
             sequence.computed = 0
@@ -195,6 +200,9 @@ class Story:
             sequence.blocks = [] if outcome.finish else sequence.blocks[: outcome.held]
             if outcome.emitted:
                 sequence.last_token_at = event.at
+        for move in event.moves:
+            if record := self._flying.get(move.id):
+                record.parts[move.index].done = move.done
         for fork in event.forks:
             if record := self._flying.get(fork.id):
                 sequence = record.sequences[fork.index]

@@ -1,0 +1,139 @@
+"""Deterministic executors for encoders and diffusion models, whose results expose any mistake in the books.
+
+A vector is a hash of its whole input: one that was cut, or mixed with another, gives other values. A latent is a hash
+of all that made it: an update that is left out, done twice, or done to another's latent changes the pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from headway.clock import ModelledClock
+from headway.compute.executor import ModelFacts
+from headway.compute.fake import free_of_charge
+from headway.errors import InvariantError
+from headway.plan import (
+    DecodePixels,
+    Encode,
+    Evaluate,
+    Item,
+    ItemResult,
+    Latent,
+    Pixels,
+    StepPlan,
+    StepResult,
+    Update,
+    Vector,
+)
+
+
+def expected_vector(tokens: Sequence[int], values: int = 4) -> bytes:
+    """The `values` fp32 values that the fake encoder must give for an input, whatever else is in the step."""
+    return b"".join(_hash(i, *tokens)[:4] for i in range(values))
+
+
+def expected_pixels(tokens: Sequence[int], seed: int, updates: int) -> bytes:
+    """The pixels that the fake diffusion model must give."""
+    latent = _hash(seed, *tokens)
+    for index in range(updates):
+        latent = _updated(latent, index, updates)
+    return _pixels(latent)
+
+
+class FakeEncoder:
+    """Implements `Executor` for inputs of up to `max_context` positions. `run` moves `clock` by `cost_ns(plan)`."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "fake-encoder",
+        max_context: int = 512,
+        values: int = 4,
+        clock: ModelledClock | None = None,
+        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+    ) -> None:
+        self.facts = _facts(name, "embed", max_context)
+        self._values = values
+        self._clock, self._cost_ns = clock, cost_ns
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Evaluate `plan`. Raises InvariantError for an item that is no input, or one beyond the context."""
+        results = tuple(self._evaluate(item) for item in plan.items)
+        if self._clock is not None:
+            self._clock.advance(self._cost_ns(plan))
+        return StepResult(results)
+
+    def _evaluate(self, item: Item) -> ItemResult:
+        if not isinstance(item, Evaluate) or len(item.tokens) > self.facts.max_context:
+            raise InvariantError(f"an encoder of {self.facts.max_context} positions was given {item}")
+        return Vector(expected_vector(item.tokens, self._values))
+
+
+class FakeDiffusion:
+    """Implements `Executor`: latents by slot. `run` moves `clock` by `cost_ns(plan)`."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "fake-diffusion",
+        clock: ModelledClock | None = None,
+        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+    ) -> None:
+        self.facts = _facts(name, "image", 77)
+        self._latents: dict[int, tuple[int, bytes]] = {}  # by slot: updates done, and the latent
+        self._clock, self._cost_ns = clock, cost_ns
+
+    def latent(self, slot: int) -> bytes:
+        """What a slot holds; empty before its first item."""
+        return self._latents.get(slot, (0, b""))[1]
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Evaluate `plan`. Raises InvariantError for an update out of its turn, or of a latent that is not there."""
+        results = tuple(self._evaluate(item) for item in plan.items)
+        if self._clock is not None:
+            self._clock.advance(self._cost_ns(plan))
+        return StepResult(results)
+
+    def _evaluate(self, item: Item) -> ItemResult:
+        match item:
+            case Encode(slot=slot, tokens=tokens, seed=seed):
+                self._latents[slot] = 0, _hash(seed, *tokens)
+            case Update(slot=slot, index=index, of=of):
+                done, latent = self._latents.get(slot, (-1, b""))
+                if index != done:
+                    raise InvariantError(f"update {index} of slot {slot}, which has had {done}")
+                self._latents[slot] = index + 1, _updated(latent, index, of)
+            case DecodePixels(slot=slot):
+                if slot not in self._latents:
+                    raise InvariantError(f"slot {slot} holds no latent")
+                return Pixels(_pixels(self._latents[slot][1]))
+            case _:
+                raise InvariantError(f"a diffusion model was given {item}")
+        return Latent()
+
+
+def _facts(name: str, pattern: str, max_context: int) -> ModelFacts:
+    return ModelFacts(
+        name=name,
+        revision="0" * 12,
+        pattern=pattern,
+        vocab=997,
+        max_context=max_context,
+        weights_format="fp32",
+        weights_bytes=0,
+        state_format="fp32",
+        block_bytes=0,
+    )
+
+
+def _hash(*numbers: int) -> bytes:
+    return blake2b(repr(numbers).encode(), digest_size=16).digest()
+
+
+def _updated(latent: bytes, index: int, of: int) -> bytes:
+    return blake2b(latent + repr((index, of)).encode(), digest_size=16).digest()
+
+
+def _pixels(latent: bytes) -> bytes:
+    return blake2b(latent, digest_size=16, person=b"pixels").digest()
