@@ -190,9 +190,10 @@ class Planner:
         self._put(request, first, grant)
         for work in others:
             cost = granted(work.cost, self.left, whole=work.whole)
-            if cost:
-                self.left -= cost
-                self._put(request, work, cost)
+            if not cost:
+                break
+            self.left -= cost
+            self._put(request, work, cost)
 
     @property
     def _room(self) -> Room:
