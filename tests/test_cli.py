@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -110,3 +111,23 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     with process.stderr as told:
         assert told.read() == ""
     assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["headway", "do"], {"doctor"}),
+        (["headway", "serve", "--sea"], {"--seats"}),
+        (["headway", "completion", "z"], {"zsh"}),
+    ],
+)
+def test_bash_completes_commands_options_and_choices(words: list[str], wanted: set[str], tmp_path: Path) -> None:
+    script = tmp_path / "headway.bash"
+    made = subprocess.run([sys.executable, "-m", "headway", "completion", "bash"], capture_output=True, text=True)
+    script.write_text(made.stdout, encoding="utf-8")
+    ask = (
+        f"source {shlex.quote(str(script))}; COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; "
+        f'_shtab_headway headway {words[-1]} {words[-2]}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    said = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True).stdout.split()
+    assert set(said) == wanted

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "lesson": "predict, see the engine run, read why: seven lessons",
     "models": "list the models that have short names, or fetch one",
     "bench": "measure throughput and latency",
+    "completion": "print a script that completes commands and options in a shell",
 }
 FAILED = 2
 INTERRUPTED = 130
