@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headway.plan import Sampling
 from headway.request import Stage
-from headway.story.events import Committed
+from headway.story.events import Committed, Preempted
 from headway.verdict import Go, Never, Wait
 from world import World
 
@@ -56,7 +56,9 @@ class Lives(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 6))
     def step(self, steps):
         for _ in range(steps):
+            seen = len(self.world.events)
             self.world.step()
+            self.look_at_preemptions(seen)
             self.look_at_verdicts()
 
     @precondition(lambda self: self.plan is None)
@@ -93,6 +95,17 @@ class Lives(RuleBasedStateMachine):
             self.world.engine.cancel(request.id)
             self.world.engine.check()
             self.world.agree()
+
+    def look_at_preemptions(self, seen):
+        """Nobody is preempted for one that is behind it: r1 came first, and only under `priority` a number counts."""
+        numbered = self.world.engine.options.policy == "priority"
+
+        def place(id):
+            return (self.world.asked[id].priority if numbered else 0, int(id[1:]))
+
+        for event in self.world.events[seen:]:
+            if isinstance(event, Preempted):
+                assert place(event.id) >= place(event.by)
 
     def look_at_verdicts(self):
         if not self.world.steps():

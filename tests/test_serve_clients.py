@@ -163,8 +163,10 @@ def test_vllms_fields_work_by_their_names(server: Server, client: openai.OpenAI)
     often = "one two one two one two"
     punished = complete(often, extra_body={"repetition_penalty": 50}).choices[0].text
     assert "two" in complete(often).choices[0].text and "two" not in punished and "one" not in punished
-    complete(extra_body={"priority": -3}, extra_headers={"x-request-id": "urgent"})
-    assert server.record("urgent")["priority"] == -3
+    body = {"model": MODEL, "prompt": "Hi", "max_tokens": 1, "priority": -3}
+    urgent = server.http.post("/v1/completions", json=body)
+    assert urgent.headers["headway-ignored"] == "priority"  # under fcfs it has no effect, and the record says so
+    assert server.record(urgent.headers["x-request-id"])["priority"] == 0
 
 
 # -- LangChain --------------------------------------------------------------------------------------------------

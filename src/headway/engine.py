@@ -3,7 +3,7 @@
     step() = plan() + executor.run() + commit()
 
 `plan` decides what moves and takes the blocks for it; `commit` enters what came of it into the books. Requests may
-be added or cancelled between the two. Who waits is decided in `policy/waiting.py`, who is put out in
+be added or cancelled between the two. Who waits is decided in `policy/waiting.py`, who is preempted in
 `policy/preempt.py`, who is next in `policy/order.py`, what a step may spend in `policy/budget.py`. How a step is put
 together from these is in `planning.py`, how its result is entered in `committing.py`.
 """

@@ -61,14 +61,14 @@ class Planning:
     # -- the three passes ------------------------------------------------------------------------------------
 
     def decodes(self) -> None:
-        """Each running sequence whose newest token alone lacks state moves by that position, best rank first.
+        """Each running sequence whose newest token alone lacks state moves by that position, in order.
 
-        Growing may put out others, always the last in rank, so nobody who was already planned.
+        Growing may preempt others, always the last in order, so nobody who was already planned.
         """
         moving: list[tuple[Request, Sequence]] = []
-        for request in sorted(self._engine.running, key=preempt.rank):
+        for request in sorted(self._engine.running, key=self._engine.order):
             if request.stage is not Stage.RUNNING:
-                continue  # put out a moment ago
+                continue  # preempted a moment ago
             decoding = _decoding(request)
             lacking = sum(max(0, self._memory.lacking(sequence, sequence.known)) for sequence in decoding)
             if not self._make_room(request, lacking):
@@ -140,15 +140,15 @@ class Planning:
     # -- space -----------------------------------------------------------------------------------------------
 
     def _make_room(self, request: Request, blocks: int) -> bool:
-        """Put out the last in rank until `blocks` are available. False when that was `request` itself."""
+        """Preempt the last in order until `blocks` are available. False when that was `request` itself."""
         while blocks > self._pool.free + self._pool.reusable:
-            victim = max(self._engine.running, key=preempt.rank)
-            self._put_out(victim, by=request)
+            victim = preempt.victim(self._engine.running, self._engine.order)
+            self._preempt(victim, by=request)
             if victim is request:
                 return False
         return True
 
-    def _put_out(self, victim: Request, by: Request) -> None:
+    def _preempt(self, victim: Request, by: Request) -> None:
         self._owed -= len(_decoding(victim))
         self._seats += len(victim.open_sequences)
         sequences, lost, blocks = self._engine.preempt(victim)

@@ -1,18 +1,21 @@
-"""Who is put out when a running sequence needs a block and there is none, free or reusable.
+"""Who is preempted when a running sequence needs a block and there is none, free or reusable.
 
-Only running requests put each other out, and a request never puts out one that ranks before it: the victim is the
-last in rank, which may be the very one that asks. So the first in rank always keeps what it has and ends, and
-nothing can be preempted in circles.
+Only running requests preempt each other, and a request never preempts one that is before it in the policy's order:
+the victim is the last in that order, which may be the very one that asks. So the first keeps what it has and ends,
+and nothing can be preempted in circles.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from headway.policy.order import Order
 from headway.request import Request
 
 
-def rank(request: Request) -> tuple[int, int]:
-    """Place among the running: the last one is the victim, i.e. the largest priority number, then the newest."""
-    return (request.priority, request.arrival)
+def victim(running: Iterable[Request], order: Order) -> Request:
+    """The last in order."""
+    return max(running, key=order)
 
 
 def price(request: Request) -> int:

@@ -86,6 +86,7 @@ class Front:
         on_change: Callable[[ToFront], None] = lambda message: None,
     ) -> None:
         self.served_name = served_name
+        self.options = options
         self.limits = limits or ServeLimits()
         self.room = WaitingRoom(self.limits.max_waiting_positions)
         self.clock = RealClock()

@@ -87,6 +87,9 @@ async def _generate(
     current.claim.correct(sum(len(prompt.tokens) for prompt in prompts))
     front.check_free(current.id)
     asked = _asked(front, body, tools)
+    if body.priority and not front.options.heeds_priority:
+        body.priority = 0
+        ignored = [*ignored, "priority"]
     news = [
         _new(body, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
         for i, prompt in enumerate(prompts)
