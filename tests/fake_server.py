@@ -39,8 +39,8 @@ BLOCK_TOKENS = 16
 class GatedExecutor(FakeExecutor):
     """Steps only while `gate` is open; `waits` says that a step stands before it."""
 
-    def __init__(self, *, blocks: int) -> None:
-        super().__init__(blocks=blocks, block_tokens=BLOCK_TOKENS, vocab=VOCABULARY)
+    def __init__(self, *, blocks: int, model_context: int) -> None:
+        super().__init__(blocks=blocks, block_tokens=BLOCK_TOKENS, vocab=VOCABULARY, max_context=model_context)
         self.gate = threading.Event()
         self.gate.set()
         self.waits = False
@@ -171,14 +171,16 @@ def fake_serving(
     blocks: int = 4096,
     seats: int = 64,
     policy: str = "fcfs",
+    model_context: int = 1 << 20,
+    max_context: int = 1 << 20,
     log_prompts: bool = False,
     grammars: Grammars | None = None,
 ) -> Iterator[FakeServer]:
     """A server on a free port, ended with the block."""
-    engine = EngineOptions(seats=seats, policy=policy)
+    engine = EngineOptions(seats=seats, policy=policy, max_context=max_context)
     options = ReplicaOptions(model=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=engine)
     front = Front(files, options, served_name=MODEL, limits=limits)
-    executor = GatedExecutor(blocks=blocks)
+    executor = GatedExecutor(blocks=blocks, model_context=model_context)
     front.link = FakeLink(front, executor, blocks, options, grammars)  # type: ignore[assignment]
     server = Server(front, guard or Guard(), log_prompts=log_prompts)
     listener = listen("127.0.0.1", 0)

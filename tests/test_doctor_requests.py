@@ -124,6 +124,17 @@ def test_requests_that_the_engine_refuses_are_counted_with_them():
     assert only(world).says == "1 request was refused: 1 because they could never fit into the pool (400)."
 
 
+@pytest.mark.parametrize(("limit", "next"), [
+    ({"model_context": 100}, "send shorter prompts, or ask for fewer max_tokens"),
+    ({"max_context": 100}, "raise --max-context, or send shorter prompts, or ask for fewer max_tokens"),
+])  # fmt: skip
+def test_an_option_is_named_only_where_it_raises_the_context(limit, next):
+    world = served(1, 5, 3, **limit)
+    world.add("large", 400)
+    assert only(world).says == "1 request was refused: 1 because they exceeded the context (400)."
+    assert only(world).next == next
+
+
 def test_grammars_that_fail_are_told_from_other_failures():
     world = Served()
     world.add("bad", 5, grammar=Grammar("json"))

@@ -1,5 +1,4 @@
-"""Fields of bodies: which have an effect, which are accepted without one and named, which are refused. Over HTTP, with
-a fake model behind it."""
+"""Fields of bodies: which have an effect, which are accepted without one and named, which are refused."""
 
 from __future__ import annotations
 

@@ -160,8 +160,8 @@ class Engine:
 
     @property
     def limits(self) -> Limits:
-        context = min(self.options.max_context, self.executor.facts.max_context)
-        return Limits(context=context, pool_blocks=self.memory.pool.total, seats=self.options.seats)
+        own = self.executor.facts.max_context
+        return Limits(min(self.options.max_context, own), own, self.memory.pool.total, self.options.seats)
 
     def cancel(self, request_id: str, by: str = "caller") -> Request:
         """End a live request now. Its blocks are free at once, or, if the running step names them, when that step

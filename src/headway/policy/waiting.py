@@ -109,9 +109,11 @@ def look_further(behind: int, overtaken: int, max_bypass: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that any request could ever get."""
+    """The most that any request could ever get. The model itself has `model_context` positions, and `context` may be
+    fewer."""
 
     context: int
+    model_context: int
     pool_blocks: int
     seats: int
 
@@ -124,7 +126,8 @@ def never(*, seats: int, positions: int, blocks: int, limits: Limits) -> Never |
     if seats > limits.seats:
         return Never(rule="seats", unit="seats", need=seats, limit=limits.seats, option="--seats")
     if positions > limits.context:
-        return Never(rule="context", unit="positions", need=positions, limit=limits.context, option="--max-context")
+        option = "--max-context" if limits.context < limits.model_context else None
+        return Never(rule="context", unit="positions", need=positions, limit=limits.context, option=option)
     if blocks > limits.pool_blocks:
         return Never(rule="pool", unit="blocks", need=blocks, limit=limits.pool_blocks, option="--memory")
     return None

@@ -11,6 +11,7 @@ import secrets
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headway.config import draft_tokens
 from headway.errors import InvalidRequest
@@ -47,6 +48,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 #: Beyond any option's limit, and within what arithmetic and messages can carry.
 _MOST = 1 << 31
 MOST_STOPS = 16
+#: Of a plain completion's answer where `max_tokens` is left out, as in OpenAI's reference.
+DEFAULT_COMPLETION_TOKENS = 16
 
 
 class Range(NamedTuple):
@@ -96,7 +99,6 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -156,6 +158,7 @@ class ChatBody(_Common, kw_only=True):
     """`POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]]
+    max_tokens: int | None = None
     max_completion_tokens: int | None = None
     tools: list[Any] = msgspec.field(default_factory=list)
     tool_choice: str | dict[str, Any] | None = None
@@ -174,11 +177,17 @@ class ChatBody(_Common, kw_only=True):
     def most_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def tokens_field(self) -> str | None:
+        """The field that says `most_tokens`."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
 
 class CompletionBody(_Common, kw_only=True):
     """`POST /v1/completions`. A prompt is text or token ids; there may be a list of prompts."""
 
     prompt: str | list[Any]
+    max_tokens: int | UnsetType | None = UNSET
     echo: bool = False
     logprobs: int | bool | None = None
 
@@ -207,7 +216,13 @@ class CompletionBody(_Common, kw_only=True):
 
     @property
     def most_tokens(self) -> int | None:
-        return self.max_tokens
+        """Null asks for what fits, and the default holds only where nothing was said."""
+        return DEFAULT_COMPLETION_TOKENS if self.max_tokens is UNSET else self.max_tokens
+
+    @property
+    def tokens_field(self) -> str | None:
+        """The field that says `most_tokens`; None when it is the default."""
+        return None if self.max_tokens is UNSET else "max_tokens"
 
 
 BodyT = TypeVar("BodyT", bound=_Common)
@@ -225,7 +240,7 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
                 raise InvalidRequest(name, f"{name} is not supported yet; leave it out or send null")
         elif name not in kind.__struct_fields__:
             raise InvalidRequest(name, f"{name} is not a known field")
-        elif value is not None:
+        else:
             given[name] = value
     body = as_struct(kind, given)
     _check(body)
@@ -242,7 +257,7 @@ def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:
 def _check(body: _Common) -> None:
     for name, allowed in RANGES.items():
         value = getattr(body, name, None)
-        if value is not None and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             allowed.check(name, value)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options has a meaning only with stream: true")

@@ -9,7 +9,6 @@ from starlette.responses import JSONResponse, Response
 
 from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, UnknownRequest
 from headway.story.events import SLOW_READER, TIME
-from headway.verdict import Never
 
 _MOST_MESSAGE = 2000
 
@@ -40,19 +39,6 @@ def error_body(status: int, message: str, code: str, param: str | None = None) -
     kind = {404: "not_found_error", 409: "conflict_error", 429: "rate_limit_error"}.get(status)
     kind = kind or ("invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def never(verdict: Never, model_context: int) -> Refusal:
-    """A request that could not be served even alone. No option raises a limit that is the model's own."""
-    what = {
-        "context": "prompt and max_tokens together are {need} positions, and the context holds {limit}",
-        "pool": "prompt and max_tokens together need {need} blocks of state, and the pool has {limit}",
-        "seats": "n is {need}, and there are {limit} seats",
-    }[verdict.rule].format(need=verdict.need, limit=verdict.limit)
-    param = "n" if verdict.rule == "seats" else "max_tokens"
-    own = verdict.rule == "context" and verdict.limit == model_context
-    remedy = "that is all the model was made for" if own else f"{verdict.option} raises the limit"
-    return Refusal(400, f"{what}; {remedy}", code=f"never_{verdict.rule}", param=param)
 
 
 def cancelled(by: str | None, max_seconds: float | None) -> Refusal:

@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from headway.plan import TokenLogprob
 from headway.request import Emission, NewRequest, Stage
-from headway.serve.errors import Refusal, cancelled, never
+from headway.serve.errors import Refusal, cancelled
 from headway.serve.front import End, Front, Inbox
+from headway.serve.never import Wanted, never
 from headway.serve.shapes import Shape, usage
 from headway.serve.visit import Visit
 from headway.story.events import GRAMMAR
@@ -44,8 +45,8 @@ class Part:
 
 class Answer:
     """The generating requests of one exchange (one, or one for each prompt of a list), followed from submission to
-    their end. What ends one of them early ends the exchange, and with it the others. `grammar_field` is the field of
-    the body that says what the answers must be."""
+    their end. What ends one of them early ends the exchange, and with it the others. `wanted` says in which fields of
+    the body each asked for what, and `grammar_field` which one says what the answers must be."""
 
     def __init__(
         self,
@@ -54,9 +55,11 @@ class Answer:
         news: Sequence[NewRequest],
         echoes: Sequence[str | None],
         visit: Visit,
+        wanted: Sequence[Wanted],
         grammar_field: str | None = None,
     ) -> None:
         self._grammar_field = grammar_field
+        self._wanted = {new.id: each for new, each in zip(news, wanted, strict=True)}
         self._front = front
         self._shape = shape
         self._queue: asyncio.Queue[Emission | End] = asyncio.Queue()
@@ -186,7 +189,7 @@ class Answer:
         record = self._front.story.record(end.id)
         if isinstance(record.verdict, Never):
             assert self._front.ready is not None
-            return never(record.verdict, self._front.ready.facts.max_context)
+            return never(record.verdict, self._wanted[end.id], self._front.ready.block_tokens)
         if end.stage is Stage.CANCELLED:
             return cancelled(record.reason, self._front.limits.max_seconds)
         if record.reason == GRAMMAR:

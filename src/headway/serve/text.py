@@ -19,6 +19,7 @@ from headway.serve.formats import Asked, asked_grammar
 from headway.serve.front import Front
 from headway.serve.generate import Answer
 from headway.serve.logprobs import Spelling
+from headway.serve.never import Wanted
 from headway.serve.shapes import ChatShape, Shape, chat_shape, completion_shape
 from headway.serve.tools import Tools, prompt_text, read_tools
 from headway.serve.toolshapes import tool_shape
@@ -98,7 +99,8 @@ async def _generate(
         new.check(front.ready.facts.vocab)  # here, so that what means nothing costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
     shape, echoes = _shape(front, body, current.id, tools), [prompt.echo for prompt in prompts]
-    answer = Answer(front, shape, news, echoes, current, asked.field if asked else None)
+    wanted = [_wanted(body, new, i if listed else None) for i, new in enumerate(news)]
+    answer = Answer(front, shape, news, echoes, current, wanted, asked.field if asked else None)
     if not body.stream:
         return await answer.whole(request, headers)
     include_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -141,6 +143,17 @@ def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, a
         logprobs=body.top,
         prompt_logprobs=scored,
         draft=body.drafts(),
+    )
+
+
+def _wanted(body: ChatBody | CompletionBody, new: NewRequest, place: int | None) -> Wanted:
+    return Wanted(
+        prompt=len(new.prompt),
+        most_tokens=new.max_tokens,
+        n=new.n,
+        prompt_field="messages" if isinstance(body, ChatBody) else "prompt",
+        place=place,
+        tokens_field=body.tokens_field,
     )
 
 
