@@ -149,7 +149,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     def complete(self, prompt: str | list[int], /, *, id: str | None = None, **fields: Any) -> httpx.Response:
-        body = {"model": MODEL, "prompt": prompt, "ignore_eos": True} | fields
+        body = {"model": MODEL, "prompt": prompt, "ignore_eos": True, "max_tokens": None} | fields
         return self.http.post("/v1/completions", json=body, headers={"x-request-id": id} if id else {})
 
     def record(self, id: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Server:
         return response.json()
 
     def complete(self, prompt: str | list[int], /, *, id: str | None = None, **fields: Any) -> httpx.Response:
-        """`POST /v1/completions`, greedy unless told otherwise."""
+        """`POST /v1/completions`, greedy, and as long as fits, unless told otherwise."""
         return self.http.post("/v1/completions", json=completion(prompt, **fields), headers=_id(id))
 
     def text(self, prompt: str | list[int], /, **fields: Any) -> str:
@@ -144,7 +144,8 @@ class Stream:
 
 
 def completion(prompt: str | list[int], /, **fields: Any) -> dict[str, Any]:
-    return {"model": MODEL, "prompt": prompt, "temperature": 0} | fields
+    """A body: greedy, and as long as fits, unless told otherwise."""
+    return {"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": None} | fields
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pytest
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
+from serving import MODEL
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +36,22 @@ def test_a_priority_with_an_effect_is_recorded_and_not_named(smollm2: ModelFiles
     with fake_serving(smollm2, policy="priority") as server:
         assert ignored(server.complete("Hi", id="urgent", max_tokens=1, priority=-3)) == []
         assert server.record("urgent")["priority"] == -3
+
+
+# -- max_tokens -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "emitted"), [({}, 16), ({"max_tokens": 3}, 3), ({"max_tokens": None}, 60)], ids=str
+)
+def test_a_plain_completion_has_16_tokens_unless_it_says_more_and_null_asks_for_what_fits(
+    smollm2: ModelFiles, given: dict[str, int | None], emitted: int
+) -> None:
+    with fake_serving(smollm2, model_context=64) as server:
+        body = {"model": MODEL, "prompt": [5] * 4, "ignore_eos": True, **given}
+        answer = server.http.post("/v1/completions", json=body).json()
+        assert answer["usage"]["completion_tokens"] == emitted
+        assert answer["choices"][0]["finish_reason"] == "length"
+        document = server.http.get("/openapi.json").json()["components"]["schemas"]
+        assert document["CompletionBody"]["properties"]["max_tokens"]["default"] == 16
+        assert "default" not in document["ChatBody"]["properties"]["max_tokens"]

@@ -7,7 +7,17 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from headway.serve.bodies import BIAS, IGNORED, MOST_STOPS, RANGES, TOKEN_ID, UNSUPPORTED, ChatBody, CompletionBody
+from headway.serve.bodies import (
+    BIAS,
+    DEFAULT_COMPLETION_TOKENS,
+    IGNORED,
+    MOST_STOPS,
+    RANGES,
+    TOKEN_ID,
+    UNSUPPORTED,
+    ChatBody,
+    CompletionBody,
+)
 
 Json: TypeAlias = dict[str, Any]
 SCHEMAS = "#/components/schemas"
@@ -58,6 +68,9 @@ def schemas(
     plain: dict[str, Json] = {name: _plain(schema) for name, schema in found.items()}
     for body in bodies:
         _describe(plain[body.__name__], model, generating=issubclass(body, ChatBody | CompletionBody))
+    if CompletionBody in bodies:
+        said = {"default": DEFAULT_COMPLETION_TOKENS, "description": "null asks for what fits"}
+        plain[CompletionBody.__name__]["properties"]["max_tokens"] |= said
     return plain
 
 
