@@ -12,7 +12,6 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import httpx
@@ -29,7 +28,7 @@ from headway.serve.front import Front
 from headway.serve.guard import Guard
 from headway.serve.http import Server, listen
 from headway.serve.limits import ServeLimits
-from headway.text.answer import AnswerText
+from headway.text.answer import AnswerTexts
 from serving import MODEL
 
 VOCABULARY = 49_152
@@ -101,7 +100,7 @@ class FakeLink:
             loop.call_soon_threadsafe(self._front._heard, message)
 
         self._socket = FakeSocket(hear)
-        watcher = partial(AnswerText, self._front.tokenizer)
+        watcher = AnswerTexts(self._front.tokenizer)
         replica = Replica(
             self._socket, self._executor, self._blocks, self._options, watcher, self._grammars,  # type: ignore[arg-type]
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import httpx
+import msgspec
 import pytest
 
 from fake_server import FakeServer, fake_serving
@@ -55,3 +56,20 @@ def test_a_plain_completion_has_16_tokens_unless_it_says_more_and_null_asks_for_
         document = server.http.get("/openapi.json").json()["components"]["schemas"]
         assert document["CompletionBody"]["properties"]["max_tokens"]["default"] == 16
         assert "default" not in document["ChatBody"]["properties"]["max_tokens"]
+
+
+# -- stop -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_thousand_stop_strings_are_served_as_one_is(server: FakeServer, stream: bool) -> None:
+    def text(**fields: object) -> str:
+        answer = server.complete([9] * 8, max_tokens=40, seed=1, stream=stream, **fields)
+        assert answer.status_code == 200, answer.text
+        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+        return "".join(msgspec.json.decode(line)["choices"][0]["text"] for line in lines or [answer.text])
+
+    whole = text()
+    stop = whole[30:34]
+    rare = [f"\x00{i}" for i in range(998)]
+    assert text(stop=[*rare, stop, stop]) == text(stop=stop) == whole.partition(stop)[0]

@@ -78,7 +78,8 @@ def test_tokenize_and_detokenize_are_inverse_and_count(server: Server) -> None:
 
 @pytest.mark.parametrize(("fields", "param"), [
     ({"stop": [""]}, "stop"),
-    ({"stop": ["x"] * 17}, "stop"),
+    ({"stop": ["x"] * 1001}, "stop"),
+    ({"stop": ["x" * 20_000, "y" * 20_000]}, "stop"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"49152": 1}}, "logit_bias"),
     ({"logit_bias": {"1": 101}}, "logit_bias"),

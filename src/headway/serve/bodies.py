@@ -47,7 +47,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 #: Beyond any option's limit, and within what arithmetic and messages can carry.
 _MOST = 1 << 31
-MOST_STOPS = 16
+#: They are matched in one pass, so their number costs a token nothing; their characters cost memory.
+MOST_STOPS, MOST_STOP_CHARACTERS = 1000, 1 << 15
 #: Of a plain completion's answer where `max_tokens` is left out, as in OpenAI's reference.
 DEFAULT_COMPLETION_TOKENS = 16
 
@@ -142,8 +143,13 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     def stops(self) -> tuple[str, ...]:
         """Raises InvalidRequest for an empty stop string, or too many."""
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if len(stops) > MOST_STOPS or "" in stops:
-            raise InvalidRequest("stop", f"stop must be at most {MOST_STOPS} strings, none of them empty")
+        if "" in stops:
+            raise InvalidRequest("stop", "stop has an empty string; leave it out")
+        if len(stops) > MOST_STOPS:
+            raise InvalidRequest("stop", f"stop has {len(stops)} strings; the limit is {MOST_STOPS}")
+        if (size := sum(map(len, stops))) > MOST_STOP_CHARACTERS:
+            limit = f"the limit is {MOST_STOP_CHARACTERS}"
+            raise InvalidRequest("stop", f"stop has {size} characters in all its strings; {limit}")
         return stops
 
     def _bias(self) -> tuple[tuple[int, float], ...]:

@@ -28,6 +28,7 @@ from headway.story.metrics import Metrics
 from headway.story.record import Record
 from headway.story.reducer import Story
 from headway.story.ring import EventRing
+from headway.text.answer import AnswerTexts
 from headway.text.template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
 from headway.text.tools import ToolFormat
@@ -96,6 +97,7 @@ class Front:
         self._log_prompts = log_prompts
         self.metrics = Metrics(self.story)
         self.tokenizer = Tokenizer(files)
+        self.answer_texts = AnswerTexts(self.tokenizer)
         self.template = ChatTemplate(files)
         self.files = files
         self.created = int(time.time())

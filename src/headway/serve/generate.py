@@ -154,9 +154,7 @@ class Answer:
         choice = self._shape.choice_of(part.first + emission.index)
         text, told = "", [(one.token, one) for one in emission.logprobs]
         if emission.index not in part.texts:
-            part.texts[emission.index] = AnswerText(
-                self._front.tokenizer, new.stop, new.min_tokens, self._shape.shown
-            )
+            part.texts[emission.index] = self._front.answer_texts(new.stop, new.min_tokens, self._shape.shown)
             choice.scores = part.scores
             if part.echo is not None:
                 text, told = part.echo, [*(part.scores if new.logprobs is not None else ()), *told]

@@ -6,10 +6,11 @@ and usage is exact; the front follows the same tokens for the text itself, and s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from weakref import WeakValueDictionary
 
 from headway.text.detokenize import Detokenizer
-from headway.text.stops import StopMatcher
+from headway.text.stops import StopMatcher, StopStrings
 from headway.text.tokenizer import Tokenizer
 
 
@@ -19,7 +20,7 @@ class AnswerText:
     difference to the end."""
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int, shown: Collection[int] = ()
+        self, tokenizer: Tokenizer, stop: StopStrings | Sequence[str], min_tokens: int, shown: Collection[int] = ()
     ) -> None:
         self._text = Detokenizer(tokenizer, shown=shown)
         self._special = tokenizer.special_ids
@@ -52,3 +53,18 @@ class AnswerText:
             return "" if self._stopped else self._matcher.flush() + text
         text, self._stopped = self._matcher.push(text)
         return text
+
+
+class AnswerTexts:
+    """Makes an `AnswerText` for each sequence. Those with the same stop strings share one automaton, which lives for
+    as long as one of them does."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stops: WeakValueDictionary[tuple[str, ...], StopStrings] = WeakValueDictionary()
+
+    def __call__(self, stop: tuple[str, ...], min_tokens: int, shown: Collection[int] = ()) -> AnswerText:
+        stops = self._stops.get(stop)
+        if stops is None:
+            stops = self._stops[stop] = StopStrings(stop)
+        return AnswerText(self._tokenizer, stops, min_tokens, shown)
