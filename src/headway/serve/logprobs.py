@@ -39,10 +39,7 @@ class Spelling:
             "text_offset": list(offsets),
             "tokens": [self.text(token) for token, _ in told],
             "token_logprobs": [None if one is None else _finite(one.logprob) for _, one in told],
-            "top_logprobs": [
-                None if one is None else {self.text(token): _finite(value) for token, value in one.top}
-                for _, one in told
-            ],
+            "top_logprobs": [None if one is None else self._by_text(one) for _, one in told],
         }
 
     def prompt(self, told: Told) -> list[dict[str, Any] | None]:
@@ -59,6 +56,10 @@ class Spelling:
     def _row(self, token: int, logprob: float) -> dict[str, Any]:
         raw = self._tokenizer.token_bytes(token)
         return {"token": self.text(token), "logprob": _finite(logprob), "bytes": list(raw)}
+
+    def _by_text(self, one: TokenLogprob) -> dict[str, float]:
+        """The likeliest tokens, and the token itself where it is none of them: one more than were asked for."""
+        return {self.text(token): _finite(value) for token, value in (*one.top, (one.token, one.logprob))}
 
     def _by_id(self, one: TokenLogprob) -> dict[str, Any]:
         rows = [(one.token, one.logprob, one.rank)]
