@@ -98,6 +98,13 @@ def test_a_held_back_beginning_is_emitted_once_it_cannot_become_a_stop_string() 
     assert matcher.push("later") == ("", True)
 
 
+def test_a_stop_string_may_be_kept() -> None:
+    matcher = StopMatcher(["bc", "c", "xyz"], keep=True)
+    assert matcher.push("ab") == ("a", False)
+    assert matcher.push("cd") == ("bc", True)
+    assert matcher.push("later") == ("", True) and matcher.flush() == ""
+
+
 def test_without_stop_strings_everything_passes() -> None:
     assert StopMatcher([]).push("text") == ("text", False)
 

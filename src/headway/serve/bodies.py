@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,32 +18,8 @@ from headway.errors import InvalidRequest
 from headway.plan import Sampling
 from headway.request import MOST_LOGPROBS
 from headway.serve.formats import Formats
+from headway.serve.known import IGNORED, UNSUPPORTED
 from headway.serve.reading import as_struct, read_object
-
-#: Accepted without effect.
-IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier")
-
-#: Known fields without support, and the values (besides null) at which they ask for nothing.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "audio": (),
-    "best_of": (1,),
-    "deadline_ms": (),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "logprobs": (False,),
-    "modalities": (["text"],),
-    "moderation": (),
-    "prediction": (),
-    "prompt_cache_key": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "reasoning_effort": (),
-    "suffix": ("",),
-    "top_logprobs": (0,),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-}
 
 #: Beyond any option's limit, and within what arithmetic and messages can carry.
 _MOST = 1 << 31
@@ -92,8 +68,12 @@ TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """`include_usage` asks for the usage of the whole at the end of a stream, vLLM's `continuous_usage_stats` for the
+    usage so far in each chunk. Chunks are never padded, so `include_obfuscation` changes nothing."""
+
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
@@ -112,7 +92,9 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     logit_bias: dict[str, float] = msgspec.field(default_factory=dict)
     min_tokens: int = 0
     stop: str | list[str] = msgspec.field(default_factory=list)
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
     stop_token_ids: list[int] = msgspec.field(default_factory=list)
     priority: int = 0
     cache_salt: str = ""
@@ -194,6 +176,7 @@ class CompletionBody(_Common, kw_only=True):
 
     prompt: str | list[Any]
     max_tokens: int | UnsetType | None = UNSET
+    add_special_tokens: bool = True
     echo: bool = False
     logprobs: int | bool | None = None
 
@@ -243,7 +226,7 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
             ignored += [name] if value is not None else []
         elif name in UNSUPPORTED and name not in kind.__struct_fields__:
             if not _asks_nothing(value, UNSUPPORTED[name]):
-                raise InvalidRequest(name, f"{name} is not supported yet; leave it out or send null")
+                raise InvalidRequest(name, f"{name} is not supported; leave it out, or send {_defaults(name)}")
         elif name not in kind.__struct_fields__:
             raise InvalidRequest(name, f"{name} is not a known field")
         else:
@@ -251,6 +234,10 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     body = as_struct(kind, given)
     _check(body)
     return body, ignored
+
+
+def _defaults(name: str) -> str:
+    return " or ".join(msgspec.json.encode(value).decode() for value in (None, *UNSUPPORTED[name]))
 
 
 def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:

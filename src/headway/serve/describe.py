@@ -10,14 +10,13 @@ import msgspec
 from headway.serve.bodies import (
     BIAS,
     DEFAULT_COMPLETION_TOKENS,
-    IGNORED,
     MOST_STOPS,
     RANGES,
     TOKEN_ID,
-    UNSUPPORTED,
     ChatBody,
     CompletionBody,
 )
+from headway.serve.known import IGNORED, UNSUPPORTED
 
 Json: TypeAlias = dict[str, Any]
 SCHEMAS = "#/components/schemas"
@@ -90,7 +89,7 @@ def _describe(schema: Json, model: str, *, generating: bool) -> None:
         for name in IGNORED:
             properties[name] = {"description": "accepted without effect"}
         for name, values in unsupported.items():
-            properties[name] = {"description": "not supported yet", "enum": [None, *values]}
+            properties[name] = {"description": "not supported", "enum": [None, *values]}
 
 
 def _range(name: str) -> Json:

@@ -82,17 +82,21 @@ class Answer:
         body = self._shape.whole(usage(self._records))
         return Response(_json.encode(body), 200, headers | {"headway-timing": self._timing()}, "application/json")
 
-    async def stream(self, request: Request, headers: dict[str, str], *, include_usage: bool) -> Response:
-        """A response that streams. Raises Refusal when a request was refused or failed before it was queued."""
+    async def stream(
+        self, request: Request, headers: dict[str, str], *, include_usage: bool, continuous_usage: bool = False
+    ) -> Response:
+        """A response that streams: with `include_usage` usage comes at the end, with `continuous_usage` in each chunk
+        as it is so far. Raises Refusal when a request was refused or failed before it was queued."""
         if not await self._unless_gone(request.receive, self._settled()):
             return Response(status_code=499)
         for part in self._parts.values():
             if part.inbox.refused is not None:
                 raise self._refusal(part.inbox.refused)
-        return _Stream(self, headers, include_usage)
+        return _Stream(self, headers, include_usage, continuous_usage)
 
-    async def events(self, include_usage: bool) -> AsyncIterator[bytes]:
+    async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes]:
         """The data of a stream's events, one by one."""
+        emitted = 0
         open_choices = sum(part.new.n for part in self._parts.values())
         open_parts = len(self._parts)
         while open_parts:
@@ -104,12 +108,15 @@ class Answer:
                 open_parts -= 1
                 continue
             open_choices -= item.finish is not None
+            emitted += len(item.tokens)
             rows = self._take(item)
             for i, row in enumerate(rows):
                 chunk = self._shape.chunk([row])
-                if include_usage:
+                if continuous_usage:
+                    chunk["usage"] = usage(self._records, emitted)
+                elif include_usage:
                     chunk["usage"] = None
-                elif not open_choices and i == len(rows) - 1:
+                if not include_usage and not open_choices and i == len(rows) - 1:
                     chunk["headway"] = self._timing()
                 yield _json.encode(chunk)
             if include_usage and not open_choices:
@@ -154,17 +161,24 @@ class Answer:
         choice = self._shape.choice_of(part.first + emission.index)
         text, told = "", [(one.token, one) for one in emission.logprobs]
         if emission.index not in part.texts:
-            part.texts[emission.index] = self._front.answer_texts(new.stop, new.min_tokens, self._shape.shown)
+            part.texts[emission.index] = self._front.answer_texts(
+                new.stop, new.min_tokens, self._shape.shown, keep_stop=self._shape.keeps_stop
+            )
             choice.scores = part.scores
             if part.echo is not None:
                 text, told = part.echo, [*(part.scores if new.logprobs is not None else ()), *told]
         answer = part.texts[emission.index]
-        text += answer.push(emission.tokens)
+        text += answer.push(self._said(emission))
         if emission.finish is not None:
             text += answer.finish()
             choice.finish = emission.finish
         choice.add(text, told, self._shape.spelling)
         return self._shape.deltas(choice, text, emission.finish, told)
+
+    def _said(self, emission: Emission) -> tuple[int, ...]:
+        """The tokens whose text is part of the answer."""
+        unsaid = emission.finish == "stop" and emission.tokens[-1] in self._shape.unsaid
+        return emission.tokens[:-1] if unsaid else emission.tokens
 
     async def _unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""
@@ -199,18 +213,19 @@ class Answer:
 class _Stream(Response):
     """Server-sent events."""
 
-    def __init__(self, answer: Answer, headers: dict[str, str], include_usage: bool) -> None:
+    def __init__(self, answer: Answer, headers: dict[str, str], include_usage: bool, continuous_usage: bool) -> None:
         super().__init__(None, 200, headers | {"cache-control": "no-cache"}, "text/event-stream")
         del self.headers["content-length"]
         self._answer = answer
         self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await self._answer.follow(receive, self._write(send))
 
     async def _write(self, send: Send) -> None:
-        async for data in self._answer.events(self._include_usage):
+        async for data in self._answer.events(self._include_usage, self._continuous_usage):
             await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

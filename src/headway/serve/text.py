@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from headway.errors import InvalidRequest
 from headway.request import NewRequest
-from headway.serve.bodies import ChatBody, CompletionBody, read_body
+from headway.serve.bodies import ChatBody, CompletionBody, StreamOptions, read_body
 from headway.serve.errors import Refusal
 from headway.serve.formats import Asked, asked_grammar
 from headway.serve.front import Front
@@ -53,7 +53,7 @@ async def completions(request: Request) -> Response:
     given = [body.prompt] if listed is None else listed
     claim_room(front, visit(request), sum(len(each.encode() if isinstance(each, str) else each) for each in given),
                requests=len(given))  # fmt: skip
-    prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body.echo) for each in given])
+    prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body) for each in given])
     return await _generate(request, front, body, prompts, ignored, listed=listed is not None)
 
 
@@ -65,11 +65,11 @@ class Prompt:
     echo: str | None = None
 
 
-def _prompt(front: Front, given: str | list[int], echo: bool) -> Prompt:
+def _prompt(front: Front, given: str | list[int], body: CompletionBody) -> Prompt:
     if isinstance(given, str):
-        return Prompt(front.tokenizer.encode(given), given if echo else None)
-    text = front.tokenizer.decode(given) if echo else None
-    return Prompt(given, text)
+        tokens = front.tokenizer.encode(given, add_bos=None if body.add_special_tokens else False)
+        return Prompt(tokens, given if body.echo else None)
+    return Prompt(given, front.tokenizer.decode(given, skip_special=body.skip_special_tokens) if body.echo else None)
 
 
 async def _generate(
@@ -103,8 +103,11 @@ async def _generate(
     answer = Answer(front, shape, news, echoes, current, wanted, asked.field if asked else None)
     if not body.stream:
         return await answer.whole(request, headers)
-    include_usage = body.stream_options is not None and body.stream_options.include_usage
-    return await answer.stream(request, headers, include_usage=bool(include_usage))
+    options = body.stream_options or StreamOptions()
+    return await answer.stream(
+        request, headers, include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+    )  # fmt: skip
 
 
 def _asked(front: Front, body: ChatBody | CompletionBody, tools: Tools | None) -> Asked | None:
@@ -160,7 +163,13 @@ def _wanted(body: ChatBody | CompletionBody, new: NewRequest, place: int | None)
 def _shape(front: Front, body: ChatBody | CompletionBody, id: str, tools: Tools | None) -> Shape:
     make = chat_shape if isinstance(body, ChatBody) else completion_shape
     wanted = body.top is not None or body.prompt_logprobs is not None
-    shape = make(id, front.served_name, int(time.time()), Spelling(front.tokenizer) if wanted else None)
+    shown = frozenset[int]() if body.skip_special_tokens else frozenset(front.tokenizer.special_ids)
+    spelling = Spelling(front.tokenizer, shown) if wanted else None
+    shape = make(id, front.served_name, int(time.time()), spelling)
+    shape.shown, shape.keeps_stop = shown, body.include_stop_str_in_output
+    if shown and not shape.keeps_stop:
+        assert front.ready is not None
+        shape.unsaid = shown & frozenset(front.ready.facts.eos_ids)
     shape.tells_scores = body.prompt_logprobs is not None
     if tools is not None and isinstance(shape, ChatShape):
         return tool_shape(shape, tools, front.tool_format, front.tokenizer)

@@ -86,4 +86,6 @@ def tool_shape(plain: ChatShape, tools: Tools, format: ToolFormat, tokenizer: To
         if id in tokenizer.special_ids and any(text in literal for literal in format.literals)
     }
     same = {each.name: getattr(plain, each.name) for each in fields(plain)}
-    return ToolShape(**same | {"shown": frozenset(shown)}, tools=tools, format=format)
+    return ToolShape(
+        **same | {"shown": plain.shown | shown, "unsaid": plain.unsaid - shown}, tools=tools, format=format
+    )

@@ -58,10 +58,11 @@ class StopMatcher:
     """Finds the first stop string, wherever the pieces' borders lie.
 
     The text ends before the stop string that is complete first; of several that end at the same character, before
-    the longest. What could still become a stop string is held back, and no more than that.
+    the longest; or with it, to `keep` it. What could still become a stop string is held back, and no more than that.
     """
 
-    def __init__(self, stops: StopStrings | Sequence[str]) -> None:
+    def __init__(self, stops: StopStrings | Sequence[str], *, keep: bool = False) -> None:
+        self._keep = keep
         self._stops = stops if isinstance(stops, StopStrings) else StopStrings(stops)
         self._state = 0
         self._held = ""
@@ -77,7 +78,7 @@ class StopMatcher:
             if length := self._stops.complete[self._state]:
                 whole = self._held + text[: index + 1]
                 self._stopped, self._held = True, ""
-                return whole[:-length], True
+                return whole if self._keep else whole[:-length], True
         whole = self._held + text
         certain = len(whole) - self._stops.depth[self._state]
         self._held = whole[certain:]
