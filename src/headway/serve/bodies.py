@@ -109,7 +109,7 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
             raise InvalidRequest("draft", f"draft: {error}") from error
 
     def sampling(self) -> Sampling:
-        """Raises InvalidRequest for a `logit_bias` that means nothing."""
+        """Raises InvalidRequest for an invalid `logit_bias`."""
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=max(0, self.top_k or 0),
@@ -158,7 +158,7 @@ class ChatBody(_Common, kw_only=True):
     def top(self) -> int | None:
         """Likeliest tokens to report beside each; None: no logprobs."""
         if self.top_logprobs and not self.logprobs:
-            raise InvalidRequest("top_logprobs", "top_logprobs has a meaning only with logprobs: true")
+            raise InvalidRequest("top_logprobs", "top_logprobs requires logprobs: true")
         return self.top_logprobs or 0 if self.logprobs else None
 
     @property
@@ -253,7 +253,7 @@ def _check(body: _Common) -> None:
         if isinstance(value, int | float) and not isinstance(value, bool):
             allowed.check(name, value)
     if body.stream_options is not None and not body.stream:
-        raise InvalidRequest("stream_options", "stream_options has a meaning only with stream: true")
+        raise InvalidRequest("stream_options", "stream_options requires stream: true")
     body.sampling()
     body.stops()
     body.drafts()

@@ -54,6 +54,7 @@ _DETAILS: dict[str, Json] = {
             _TEXT, _TOKEN_IDS, *({"type": "array", "items": item, "minItems": 1} for item in (_TEXT, _TOKEN_IDS))
         ]
     },
+    "priority": {"description": "lower first; it has an effect only with --policy priority"},
     "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": MOST_STOPS}]},
     "tools": {"items": {"type": "object"}},
 }  # fmt: skip

@@ -96,7 +96,7 @@ async def _generate(
         for i, prompt in enumerate(prompts)
     ]
     for new in news:
-        new.check(front.ready.facts.vocab)  # here, so that what means nothing costs the step nothing
+        new.check(front.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
     shape, echoes = _shape(front, body, current.id, tools), [prompt.echo for prompt in prompts]
     wanted = [_wanted(body, new, i if listed else None) for i, new in enumerate(news)]
