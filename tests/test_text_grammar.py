@@ -120,6 +120,65 @@ def test_masks_after_guesses_are_those_after_the_tokens_themselves(
     assert ahead.masks(()) == masks[:1]  # guessing changed nothing
 
 
+class Counting:
+    """A matcher whose masks are counted, its copies' too."""
+
+    def __init__(self, matcher: Any, states: list[bytes]) -> None:
+        self._matcher, self.states = matcher, states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+    def deep_copy(self) -> Counting:
+        return Counting(self._matcher.deep_copy(), self.states)
+
+    def compute_bitmask(self) -> bytes:
+        self.states.append(self._matcher.compute_bitmask())
+        return self.states[-1]
+
+
+def test_the_mask_of_each_position_is_computed_once_with_guesses_or_without(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    """As a step asks: for the guesses, then for those of them that it has room for; then some prove right."""
+    grammar = schema({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]})
+    text = tokenizer.encode('{"name": "Ada Lovelace"', add_bos=False)
+    (plain,) = compiler.compile(grammar, 1)
+    expected = []
+    for token in text:
+        expected += plain.masks(())
+        plain.accept(token)
+    for guessed, room, right in ((5, 5, 5), (5, 2, 2), (4, 4, 1), (3, 3, 0)):
+        (guide,) = compiler.compile(grammar, 1)
+        counting = Counting(guide._matcher, [])
+        guide._matcher = counting  # type: ignore[assignment]
+        found: list[bytes] = []
+        at, rounds = 0, 0
+        while at < len(text):
+            guesses = text[at : at + guessed]
+            assert len(guide.masks(guesses)) == len(guesses) + 1
+            masks = guide.masks(guesses[:room])
+            for mask, token in zip(masks[: right + 1], text[at : at + right + 1], strict=False):
+                found.append(mask)
+                guide.accept(token)
+                at += 1
+            rounds += 1
+        assert found == expected
+        # the first is known from compiling; each other one is computed once, and so is the one after the text
+        assert len(counting.states) == len(text)
+
+
+def test_masks_after_wrong_guesses_are_forgotten(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    left, right = (tokenizer.encode(word, add_bos=False) for word in ("left", "right"))
+    ahead, guide = compiler.compile(Grammar("choice", '["left", "right"]'), 2)
+    ahead.masks(left)
+    for token in right:
+        assert ahead.masks(right)[:1] == guide.masks(())
+        ahead.accept(token)
+        guide.accept(token)
+    assert ahead.complete and ahead.masks(()) == guide.masks(())
+
+
 def test_the_end_may_be_guessed_too_and_nothing_follows_it(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     (guide,) = compiler.compile(schema({"type": "integer"}), 1)
     digits = tokenizer.encode("12", add_bos=False)

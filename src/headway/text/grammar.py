@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headway.errors import GrammarError
 from headway.plan import Grammar
@@ -44,6 +44,13 @@ _MOST_MESSAGE = 600
 _IN_RULE = re.compile(r"^at 1\(8\): invalid regex .* \(in regex\): |\n *1 \| start: .*$", re.DOTALL)
 
 
+class _Compiled(NamedTuple):
+    """A matcher at the start of its grammar, and the mask there."""
+
+    matcher: LLMatcher
+    first: bytes
+
+
 class GrammarCompiler:
     """Grammars over one model's tokens.
 
@@ -60,7 +67,7 @@ class GrammarCompiler:
 
         self._eos_ids = frozenset(eos_ids)
         self._vocab = vocab
-        self._kept: OrderedDict[Grammar, tuple[LLMatcher, float]] = OrderedDict()
+        self._kept: OrderedDict[Grammar, tuple[_Compiled, float]] = OrderedDict()
         self._tokens: LLTokenizer | None = None
         self._missing = ""
         try:
@@ -72,18 +79,20 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar, sequences: int) -> list[Guide]:
         """One guide for each of `sequences` sequences. Raises GrammarError for a grammar that is malformed, cannot be
         met by any text, needs what is not supported, or exceeds a limit of the library."""
-        matcher = self._recall(grammar)
-        if matcher is None:
+        found = self._recall(grammar)
+        if found is None:
             started = time.perf_counter()
-            matcher = self._compile(grammar)
-            self._keep(grammar, matcher, time.perf_counter() - started)
-        return [GrammarGuide(matcher.deep_copy(), self._eos_ids, self._vocab) for _ in range(sequences)]
+            found = self._compile(grammar)
+            self._keep(grammar, found, time.perf_counter() - started)
+        return [
+            GrammarGuide(found.matcher.deep_copy(), self._eos_ids, self._vocab, found.first) for _ in range(sequences)
+        ]
 
     def knows(self, grammar: Grammar) -> bool:
         """Whether it is kept compiled."""
         return grammar in self._kept
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
+    def _compile(self, grammar: Grammar) -> _Compiled:
         from llguidance import LLMatcher
 
         if self._tokens is None:
@@ -95,20 +104,20 @@ class GrammarCompiler:
         if warnings := matcher.get_grammar_warnings():  # of what it would leave out
             raise GrammarError(_plain("; ".join(warnings)))
         first = GrammarGuide(matcher.deep_copy(), self._eos_ids, self._vocab)
-        first.masks(())
+        (mask,) = first.masks(())
         if first.fault is not None:
             raise GrammarError(f"no text satisfies it: {first.fault}")
-        return matcher
+        return _Compiled(matcher, mask)
 
-    def _recall(self, grammar: Grammar) -> LLMatcher | None:
+    def _recall(self, grammar: Grammar) -> _Compiled | None:
         if grammar not in self._kept:
             return None
         self._kept.move_to_end(grammar)
         return self._kept[grammar][0]
 
-    def _keep(self, grammar: Grammar, matcher: LLMatcher, took_s: float) -> None:
+    def _keep(self, grammar: Grammar, found: _Compiled, took_s: float) -> None:
         """Remember it, and forget those that were not used for longest."""
-        self._kept[grammar] = (matcher, took_s)
+        self._kept[grammar] = (found, took_s)
         while len(self._kept) > _MOST_KEPT or sum(took for _, took in self._kept.values()) > _MOST_KEPT_S:
             self._kept.popitem(last=False)
 
@@ -116,17 +125,23 @@ class GrammarCompiler:
 class GrammarGuide:
     """Keeps one sequence within a grammar (see `Guide` in request.py).
 
+    first   the mask at the start, if it is known already
     fault   why the text cannot go on, though it may not end here either: a limit of the parser was reached, or the
             grammar leads nowhere. None as long as all is well. With a fault the masks allow the end alone
+
+    No mask is computed twice: those after guesses are kept as long as the accepted tokens are the guessed ones.
     """
 
-    def __init__(self, matcher: LLMatcher, eos_ids: frozenset[int], vocab: int) -> None:
+    def __init__(self, matcher: LLMatcher, eos_ids: frozenset[int], vocab: int, first: bytes | None = None) -> None:
         self.fault: str | None = None
         self._matcher = matcher
         self._eos_ids = eos_ids
         self._bytes = (vocab + 7) // 8
-        self._next: bytes | None = None
         self._ended = False
+        # Masks and their faults: in the present state, and after each of `_guessed` in turn; `_ahead` stands there.
+        self._known: list[tuple[bytes, str | None]] = [] if first is None else [(first, None)]
+        self._guessed: list[int] = []
+        self._ahead: LLMatcher | None = None
 
     @property
     def complete(self) -> bool:
@@ -135,28 +150,56 @@ class GrammarGuide:
 
     def masks(self, guesses: Sequence[int]) -> list[bytes]:
         """See `Guide.masks`."""
-        if self._next is None:
-            self._next, self.fault = self._mask(self._matcher)
-        masks = [self._next]
-        ahead = self._matcher.deep_copy() if guesses else self._matcher
-        for guess in guesses:
-            if not _allows(masks[-1], guess):
-                break
-            if guess in self._eos_ids:
-                masks.append(self._end())
-                break
-            if not ahead.consume_token(guess):
-                break
-            masks.append(self._mask(ahead)[0])
-        return masks
+        if not self._known:
+            self._known = [self._mask(self._matcher)]
+        self.fault = self.fault or self._known[0][1]
+        walked = 0
+        while walked < min(len(guesses), len(self._guessed)) and guesses[walked] == self._guessed[walked]:
+            walked += 1
+        if walked < len(guesses) and self._allows(walked, guesses[walked]):
+            self._walk(guesses, walked)
+            walked = len(self._guessed)
+        return [mask for mask, _ in self._known[: walked + 1]]
 
     def accept(self, token: int) -> None:
         """See `Guide.accept`."""
-        self._next = None
+        if self._guessed[:1] == [token]:
+            del self._guessed[0], self._known[0]
+        else:
+            self._forget()
         if token in self._eos_ids:
             self._ended = True
         elif not self._matcher.consume_token(token) and self.fault is None:
+            self._forget()
             self.fault = _plain(self._matcher.get_error()) or f"token {token} is outside the grammar"
+
+    def _forget(self) -> None:
+        self._known, self._guessed, self._ahead = [], [], None
+
+    def _walk(self, guesses: Sequence[int], walked: int) -> None:
+        """Compute the masks after `guesses` up to the first that may not come; the first `walked` of them are
+        known."""
+        if self._ahead is None or walked < len(self._guessed):
+            del self._known[walked + 1 :], self._guessed[walked:]
+            self._ahead = self._matcher.deep_copy()
+            self._ahead.consume_tokens(list(guesses[:walked]))
+        for guess in guesses[walked:]:
+            if not self._allows(len(self._guessed), guess):
+                return
+            if guess in self._eos_ids:
+                self._known.append((self._end(), None))
+            elif self._ahead.consume_token(guess):
+                self._known.append(self._mask(self._ahead))
+            else:
+                self._ahead = None
+                return
+            self._guessed.append(guess)
+
+    def _allows(self, place: int, guess: int) -> bool:
+        """Whether a token may come after `place` guesses: the mask allows it, and none of them was the end."""
+        mask = self._known[place][0]
+        inside = 0 <= guess < len(mask) * 8 and bool(mask[guess // 8] >> guess % 8 & 1)
+        return inside and not (place and self._guessed[place - 1] in self._eos_ids)
 
     def _mask(self, matcher: LLMatcher) -> tuple[bytes, str | None]:
         """The mask in a matcher's state, and the fault that shows in it."""
@@ -176,10 +219,6 @@ class GrammarGuide:
         for token in self._eos_ids:
             mask[token // 8] |= 1 << token % 8
         return bytes(mask)
-
-
-def _allows(mask: bytes, token: int) -> bool:
-    return 0 <= token < len(mask) * 8 and bool(mask[token // 8] >> token % 8 & 1)
 
 
 def _source(grammar: Grammar) -> str:
