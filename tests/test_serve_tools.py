@@ -203,6 +203,14 @@ def test_required_without_parallel_calls_is_one_call(client: openai.OpenAI) -> N
     assert len(choice.message.tool_calls) == 1 and choice.message.content is None
 
 
+@pytest.mark.parametrize("most", range(1, 6))
+def test_a_forced_call_that_is_cut_before_its_name_has_no_content(client: openai.OpenAI, most: int) -> None:
+    (choice,) = ask(client, "none", tool_choice="required", max_tokens=most).choices
+    assert choice.message.content in ("", None) and choice.finish_reason == "length"
+    streamed = Streamed(ask(client, "none", tool_choice="required", max_tokens=most, stream=True))
+    assert not streamed.content and streamed.called == called(choice.message) and streamed.finish == ["length"]
+
+
 # -- a conversation --------------------------------------------------------------------------------------------
 
 

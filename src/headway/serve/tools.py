@@ -37,7 +37,7 @@ class Tools:
     several: bool
 
     def parser(self, format: ToolFormat) -> ToolCallParser:
-        return ToolCallParser(format, self.functions, None if self.several else 1)
+        return ToolCallParser(format, self.functions, None if self.several else 1, forced=bool(self.forced))
 
     def grammar(self, format: ToolFormat, tokenizer: Tokenizer) -> Grammar | None:
         """What a forced answer must be; None leaves the model free. Raises InvalidRequest for a schema that no answer
