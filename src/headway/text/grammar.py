@@ -16,19 +16,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headway.errors import GrammarError
 from headway.plan import Grammar
 from headway.request import Guide
+from headway.text.exactjson import composed, is_beyond
+from headway.text.gbnf import lark_of
+from headway.text.spacing import FREE
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
     from llguidance._lib import JsonCompileOptions
 
-#: Between two parts of JSON: nothing, a blank, or a new line and its indentation. A model that may put any amount of
-#: white space there can go on with it for ever.
-_SPACE: JsonCompileOptions = {"whitespace_flexible": True, "whitespace_pattern": r" |\n {0,32}|\n\t{0,8}"}
 #: Grammars kept compiled, and the time that compiling them took in all. What they hold grows with that time, by some
 #: 100 MB a second.
 _MOST_KEPT = 64
@@ -37,7 +37,7 @@ _MOST_KEPT_S = 2.0
 _LEXER_STATES = 50_000
 #: Items of a parser's row. The parser of an ambiguous grammar (`s: s s s | "a"`) needs more with every token, and
 #: time with them: 500 are 15 ms for a mask, 2,000 are 300 ms. JSON is not ambiguous, but a schema can be large.
-_ROW_ITEMS = {"lark": 500}
+_ROW_ITEMS = {"lark": 500, "gbnf": 500}
 _ROW_ITEMS_OF_JSON = 2_000
 _MOST_MESSAGE = 600
 #: The library makes a rule of a regular expression; its messages show where that is.
@@ -225,17 +225,17 @@ def _source(grammar: Grammar) -> str:
     """A grammar as the library reads it."""
     from llguidance import LLMatcher
 
+    options = cast("JsonCompileOptions", FREE.options)
     match grammar.kind:
         case "json":
-            return LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=_SPACE)
+            return LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=options)
         case "json_schema":
-            plain = grammar.source in ("true", "false")  # the library's options need an object
-            try:
-                return LLMatcher.grammar_from_json_schema(
-                    f'{{"allOf": [{grammar.source}]}}' if plain else grammar.source, overrides=_SPACE
-                )
-            except ValueError as error:
-                raise GrammarError(_plain(str(error))) from error
+            schema = _read(grammar.source)
+            if is_beyond(schema):
+                return LLMatcher.grammar_from_lark(composed(schema, FREE))
+            plain = isinstance(schema, bool)  # the library's options need an object
+            source = f'{{"allOf": [{grammar.source}]}}' if plain else grammar.source
+            return LLMatcher.grammar_from_json_schema(source, overrides=options)
         case "regex":
             return LLMatcher.grammar_from_regex(grammar.source)
         case "choice":
@@ -244,8 +244,17 @@ def _source(grammar: Grammar) -> str:
             if not texts:
                 raise GrammarError("there is nothing to choose from")
             return f"start: CHOICE\nCHOICE: {' | '.join(texts)}"
-        case "lark":
+        case "lark" | "composed":
             return LLMatcher.grammar_from_lark(grammar.source)
+        case "gbnf":
+            return LLMatcher.grammar_from_lark(lark_of(grammar.source))
+
+
+def _read(source: str) -> Any:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the schema is not JSON: {error}") from error
 
 
 def _limits(grammar: Grammar) -> LLParserLimits:
