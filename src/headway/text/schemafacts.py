@@ -88,7 +88,7 @@ def disjoint(one: Any, other: Any, resolve: Resolve, depth: int = _DEPTH) -> boo
     if not kinds:
         return True
     if kinds <= {"number", "integer"}:
-        return _apart(one, other) or _apart(other, one)
+        return all(_apart(a, b) or _apart(b, a) for a in _ranges(one, listed) for b in _ranges(other, others))
     return kinds == {"object"} and any(
         disjoint(_property(one, name), _property(other, name), resolve, depth - 1)
         for name in {*_required(one), *_required(other)}
@@ -111,6 +111,13 @@ def kind(value: Any) -> str:
 
 def _kinds(schema: dict[str, Any], listed: list[Any] | None) -> frozenset[str]:
     return types_of(schema) if listed is None else types_of(schema) & frozenset(map(kind, listed))
+
+
+def _ranges(schema: dict[str, Any], listed: list[Any] | None) -> list[dict[str, Any]]:
+    """The numbers that it allows, as bounds."""
+    if listed is None:
+        return [schema]
+    return [{"minimum": value, "maximum": value} for value in listed if kind(value) in ("number", "integer")]
 
 
 def _apart(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -156,6 +156,8 @@ def _property_names(at: str, schema: Json) -> Json:
     _subschema(at, "propertyNames", names)
     if never(names) or "string" not in types_of(names):
         return _bound(at, left, "maxProperties", 0)
+    if always(names):
+        return left
     relevant = {key for key in names if key in APPLICATORS or "string" in ABOUT.get(key, ())} | {"enum", "const"}
     if not names.keys() & relevant:
         return left

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, lcm, prod
 from typing import Any
 
 from headway.errors import GrammarError
@@ -99,6 +100,16 @@ def numeric(at: str, schema: Json, read: Json) -> Json:
             "its decimal point, and bounds beside it must be within 2^53"
         )
     return rest | _keywords(at, interval) | {"multipleOf": plain(at, "multipleOf", divisor)}
+
+
+def check_divisors(divisors: Mapping[float, str]) -> None:
+    """Raises GrammarError for values of `multipleOf` (with their places) that may apply to one number together, where
+    the grammar library's 32 bits do not hold what is a multiple of all."""
+    fractions = [Fraction(Decimal(repr(divisor))) for divisor in divisors]
+    scale = lcm(*(fraction.denominator for fraction in fractions))
+    if len(divisors) > 1 and prod(fraction * scale for fraction in fractions) >= _MOST_DIVISOR:
+        named = ", ".join(f"{divisor} at {at}" for divisor, at in list(divisors.items())[:5])
+        raise GrammarError(f"#: multipleOf is {named}: where schemas are combined, their product must be below 2^32")
 
 
 def beyond(value: Any) -> bool:

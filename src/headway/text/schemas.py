@@ -23,11 +23,13 @@ from headway.errors import GrammarError
 from headway.text.keynames import fits, leaves_a_key
 from headway.text.schemafacts import always, disjoint
 from headway.text.schemakeywords import refuse, simplified
-from headway.text.schemanumbers import BOUNDS, count, exact, numeric, plain
+from headway.text.schemanumbers import BOUNDS, check_divisors, count, exact, numeric, plain
 
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 _NUMERIC = frozenset({*BOUNDS, "multipleOf"})
 _COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+#: These are about the same value as what stands beside them.
+_COMBINING = frozenset({"allOf", "anyOf", "$ref", "patternProperties"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS = frozenset({"properties", "patternProperties"})
 _SINGLE = frozenset({"items", "additionalProperties"})
@@ -35,6 +37,8 @@ _SINGLE = frozenset({"items", "additionalProperties"})
 _DEEPEST = 50
 #: A mask costs about 0.2 ms for every thousand characters of a text that is prescribed word for word.
 MOST_LITERAL = 8192
+#: Properties of one object that may be left out. Each is four items of the parser's row, which has 4,000.
+MOST_OPTIONAL = 950
 Json = dict[str, Any]
 
 
@@ -53,6 +57,8 @@ class _Reader:
         self._root = root
         self._names: dict[int, str] = {}
         self._left: list[tuple[str, str, Any]] = []
+        self._divisors: dict[float, str] = {}
+        self._combines = False
 
     def read(self) -> Any:
         found = self._schema("#", self._root, 0)
@@ -60,6 +66,8 @@ class _Reader:
         while self._left:
             name, at, schema = self._left.pop()
             definitions[name] = self._schema(at, schema, 0)
+        if self._combines:
+            check_divisors(self._divisors)
         return found | {"$defs": definitions} if definitions else found
 
     def _schema(self, at: str, schema: Any, depth: int) -> Any:
@@ -77,7 +85,11 @@ class _Reader:
             read |= self._keyword(at, plain, key, value, depth)
         if plain.keys() & _NUMERIC:
             read = numeric(at, plain, read)
-        return _without_empty_keys(_unwrapped(read)) if isinstance(read, dict) else read
+        if "multipleOf" in read:
+            self._divisors[read["multipleOf"]] = at
+        self._combines |= bool(read.keys() & _COMBINING and (len(read) > 1 or len(read.get("allOf", [])) > 1))
+        _not_too_many(at, read)
+        return _without_empty_keys(_unwrapped(read))
 
     def _keyword(self, at: str, schema: Json, key: str, value: Any, depth: int) -> Json:
         """One keyword as it is to be read; nothing, if it has no effect."""
@@ -182,6 +194,13 @@ def _numbers(at: str, key: str, value: Any) -> Any:
         if isinstance(value, float | int) and not isinstance(value, bool)
         else value
     )
+
+
+def _not_too_many(at: str, schema: Json) -> None:
+    optional = len(schema.get("properties", {}).keys() - set(schema.get("required", [])))
+    if optional > MOST_OPTIONAL:
+        text = f"{at}: {optional} of its properties are not required; the limit is {MOST_OPTIONAL}"
+        raise GrammarError(f"{text}. Name them in required, or in several objects")
 
 
 def _unwrapped(schema: Json) -> Json:

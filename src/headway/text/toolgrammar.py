@@ -50,12 +50,12 @@ def _calls(
     yield "call: " + " | ".join(f"call_{i}" for i in range(len(functions)))
     for i, (name, schema) in enumerate(functions.items()):
         if format.keys is None:
-            head, tail = name + format.middle, ""
-        else:
+            head, tail = [name + format.middle], ""
+        else:  # in the pieces that JSON has, so that JSON beside calls may begin alike
             name_key, arguments_key = map(json.dumps, format.keys)
-            head, tail = f'{{{name_key}: "{name}", {arguments_key}: ', "}"
+            head, tail = ["{", name_key, ": ", f'"{name}"', ", ", arguments_key, ": "], "}"
         rules, start = _json(f"arguments_{i}", schema)
-        yield f"call_{i}: {_literal(head, added)} {start} {_literal(tail, added)}"
+        yield f"call_{i}: {' '.join(_literal(piece, added) for piece in head)} {start} {_literal(tail, added)}"
         yield from rules
 
 
