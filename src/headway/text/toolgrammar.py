@@ -25,7 +25,7 @@ def forced_calls(
     added      the tokenizer's added tokens: text → id. Where a marker holds one, that very token must come: text that
                merely reads like it is other tokens, and special tokens are no text at all
     """
-    return _composed(["start: calls", *_calls(format, functions, added, several)])
+    return _composed([*_calls("start", format, functions, added, several)])
 
 
 def calls_or_json(
@@ -34,7 +34,7 @@ def calls_or_json(
     """An answer of calls, as above, or one that is JSON and fits the schema `text`, spaced as calls are: then both
     may begin alike."""
     rules, start = _json("text", text)
-    return _composed([f"start: calls | {start}", *rules, *_calls(format, functions, added, several)])
+    return _composed([f"start: calls | {start}", *rules, *_calls("calls", format, functions, added, several)])
 
 
 def _composed(rules: Sequence[str]) -> Grammar:
@@ -42,11 +42,11 @@ def _composed(rules: Sequence[str]) -> Grammar:
 
 
 def _calls(
-    format: ToolFormat, functions: Mapping[str, Any], added: Mapping[str, int], several: bool
+    start: str, format: ToolFormat, functions: Mapping[str, Any], added: Mapping[str, int], several: bool
 ) -> Iterator[str]:
     before, between, after = (_literal(text, added) for text in (format.before, format.between or "", format.after))
     more = f"({between} call)* " if several and format.between is not None else ""
-    yield f"calls: {before} call {more}{after}"
+    yield f"{start}: {before} call {more}{after}"
     yield "call: " + " | ".join(f"call_{i}" for i in range(len(functions)))
     for i, (name, schema) in enumerate(functions.items()):
         if format.keys is None:
@@ -54,8 +54,8 @@ def _calls(
         else:  # in the pieces that JSON has, so that JSON beside calls may begin alike
             name_key, arguments_key = map(json.dumps, format.keys)
             head, tail = ["{", name_key, ": ", f'"{name}"', ", ", arguments_key, ": "], "}"
-        rules, start = _json(f"arguments_{i}", schema)
-        yield f"call_{i}: {' '.join(_literal(piece, added) for piece in head)} {start} {_literal(tail, added)}"
+        rules, arguments = _json(f"arguments_{i}", schema if schema is False else {"type": "object", **schema})
+        yield f"call_{i}: {' '.join(_literal(piece, added) for piece in head)} {arguments} {_literal(tail, added)}"
         yield from rules
 
 
