@@ -11,6 +11,7 @@ back references (they match the whole text; `^` and `$` may stand at its ends).
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
 from collections import OrderedDict
@@ -41,6 +42,12 @@ _LEXER_STATES = 50_000
 _ROW_ITEMS = {"lark": 500, "gbnf": 500}
 _ROW_ITEMS_OF_JSON = 4_000
 _MOST_MESSAGE = 600
+_NO_TOKEN = "no token can follow"
+#: The texts of a rehearsal, their tokens, and the time for all. A vocabulary begins with single characters.
+_REHEARSALS = 6
+_REHEARSED_TOKENS = 40
+_REHEARSAL_S = 0.25
+_SHORT_TOKENS = 40
 #: The library makes a rule of a regular expression; its messages show where that is.
 _IN_RULE = re.compile(r"^at 1\(8\): invalid regex .* \(in regex\): |\n *1 \| start: .*$", re.DOTALL)
 
@@ -88,6 +95,22 @@ class GrammarCompiler:
         return [
             GrammarGuide(found.matcher.deep_copy(), self._eos_ids, self._vocab, found.first) for _ in range(sequences)
         ]
+
+    def rehearse(self, grammar: Grammar) -> None:
+        """Walk into it a little, by tokens that soon end a text. Raises GrammarError for a dead end: then an answer
+        could break off there. It finds those that are near; `schemas.py` leaves out those that it knows of."""
+        import numpy as np
+
+        chance, until = random.Random(0), time.perf_counter() + _REHEARSAL_S
+        for guide in self.compile(grammar, _REHEARSALS):
+            for _ in range(_REHEARSED_TOKENS):
+                (mask,) = guide.masks(())
+                if guide.fault == _NO_TOKEN:
+                    raise GrammarError(f"it has a dead end: a text may begin so that {_NO_TOKEN}")
+                if guide.complete or guide.fault is not None or time.perf_counter() > until:
+                    break
+                bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+                guide.accept(int(chance.choice(np.flatnonzero(bits)[:_SHORT_TOKENS])))
 
     def knows(self, grammar: Grammar) -> bool:
         """Whether it is kept compiled."""
@@ -211,7 +234,7 @@ class GrammarGuide:
             return self._end(), _plain(matcher.get_error())
         end = self._end()
         if mask == end and not matcher.is_accepting():
-            return end, "no token can follow"
+            return end, _NO_TOKEN
         return mask, None
 
     def _end(self) -> bytes:
@@ -272,5 +295,5 @@ def _plain(message: str) -> str:
     """A message of the library, of a length that fits into an answer."""
     message = message.replace("<non-verbose/>", "").strip()
     if message.startswith("NoExtension"):
-        return "no token can follow"
+        return _NO_TOKEN
     return message if len(message) <= _MOST_MESSAGE else f"{message[:_MOST_MESSAGE]}…"
