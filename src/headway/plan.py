@@ -41,9 +41,10 @@ class Sampling(msgspec.Struct, frozen=True):
 
 class Grammar(msgspec.Struct, frozen=True):
     """What an answer's text must be: any JSON object (`source` is empty), JSON that fits a schema (`source` is the
-    schema), what a regular expression matches, one of a JSON list of strings, or a grammar in Lark's notation."""
+    schema), what a regular expression matches, one of a JSON list of strings, or a grammar in Lark's notation, in
+    llama.cpp's (GBNF), or in Lark's as Headway itself writes it (`composed`)."""
 
-    kind: Literal["json", "json_schema", "regex", "choice", "lark"]
+    kind: Literal["json", "json_schema", "regex", "choice", "lark", "gbnf", "composed"]
     source: str = ""
 
 

@@ -212,7 +212,7 @@ def main(tokenizer: str, vocab: str, limit_s: str, *eos_ids: str) -> int:
         signal.setitimer(signal.ITIMER_PROF, float(limit_s))
         message = ""
         try:
-            compiler.compile(grammar, 1)
+            compiler.rehearse(grammar)
         except GrammarError as error:
             message = str(error)
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -113,13 +113,7 @@ async def _generate(
 def _asked(front: Front, body: ChatBody | CompletionBody, tools: Tools | None) -> Asked | None:
     """What the answer must be, whichever field says it. Raises InvalidRequest."""
     asked = asked_grammar(body)
-    if tools is None:
-        return asked
-    if asked is not None:
-        message = f"{asked.field} and tools are not supported together: an answer is a call or what the field says"
-        raise InvalidRequest(asked.field, message)
-    forced = tools.grammar(front.tool_format, front.tokenizer)
-    return None if forced is None else Asked(forced, "tools")
+    return asked if tools is None else tools.grammar(front.tool_format, front.tokenizer, asked)
 
 
 def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, asked: Asked | None) -> NewRequest:
