@@ -31,6 +31,7 @@ CONTRACT = {
     "headway_requests_finished": "counter",
     "headway_requests_refused": "counter",
     "headway_slow_readers": "counter",  # beyond the contract
+    "headway_event_log_lost_events": "counter",  # beyond the contract
     "headway_time_to_first_token_seconds": "histogram",
     "headway_inter_token_seconds": "histogram",
     "headway_queued_seconds": "histogram",

@@ -286,6 +286,7 @@ def test_a_log_is_followed_through_half_lines_rotations_and_restarts(
         log.append(Received(at=at, id="c"))
         assert read() == [(at, Received(at=at, id="c"))]
     assert path.with_name("events.1").exists()
+    log.close()
     again = EventLog(path, epoch="two", model="tiny")
     again.append(Received(at=1, id="z"))
     assert read() == [(0, Missed(1, 0)), (1, Received(at=1, id="z"))]

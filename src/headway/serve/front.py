@@ -318,5 +318,5 @@ class Front:
         self.metrics.fold(event)
         self.story.fold(event)
         self.ring.append(event)
-        if self.log is not None:
-            self.log.append(event)
+        if self.log is not None and not self.log.append(event):
+            self.metrics.lose_logged()
