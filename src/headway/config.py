@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +53,14 @@ class Memory:
         match = _SIZE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a size like 2GiB or 512MiB, nor like 512blocks, nor auto")
-        number = Fraction(match["number"])
-        amount = int(number * _UNITS.get(match["unit"], 1))
+        digits, _, decimals = match["number"].partition(".")
+        amount, rest = divmod(int(digits + decimals) * _UNITS.get(match["unit"], 1), 10 ** len(decimals))
         if amount < 1:
             raise ValueError(f"{text!r} is nothing; the least is 1B or 1blocks")
         if amount > _MOST_AMOUNT:
             raise ValueError(f"{text!r} is more than any machine has")
         if match["unit"] == "blocks":
-            if amount != number:
+            if rest:
                 raise ValueError(f"{text!r} is not a whole number of blocks")
             return cls(blocks=amount)
         return cls(bytes=amount)

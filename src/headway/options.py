@@ -12,7 +12,6 @@ import dataclasses
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +232,8 @@ def _from_environment(cls: type, environ: Mapping[str, str]) -> _Given:
 
 
 def _from_file(cls: type, file: str) -> _Given:
+    import tomllib  # most starts, and every --help, read no file
+
     try:
         table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:

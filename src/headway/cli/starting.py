@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
+from headway.cli.console import make_console
 from headway.cli.panel import curl, start_panel
 from headway.config import Environment, ServeOptions, read_options, yielding_threads
 from headway.errors import ArtifactError
@@ -31,7 +32,7 @@ def start(args: argparse.Namespace) -> int:
     options, origins = read_options(ServeOptions, args)
     options.validate()
     environment = Environment.read()
-    console = Console(stderr=True, no_color=environment.no_color or None)
+    console = make_console(stderr=True)
     if options.event_log is not None:
         check_place(_log_path(options))
     listener = listen(options.host, options.port)
@@ -51,7 +52,6 @@ def start(args: argparse.Namespace) -> int:
                 curl(name, url, keyed=options.api_key is not None),
                 sep="\n",
                 soft_wrap=True,
-                highlight=False,
                 markup=False,
             )
         elif isinstance(message, LoadFailed):
@@ -92,7 +92,6 @@ def _event_log(options: ServeOptions, model: str, console: Console) -> EventLog 
             f"The event log {path} ended: {reason}. Serving goes on without it; headway_event_log_lost_events_total "
             "counts what it lacks, and a restart begins a new one.",
             soft_wrap=True,
-            highlight=False,
             markup=False,
         )
 
