@@ -120,6 +120,7 @@ def server_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         port = parts.port
+        (parts.hostname or "").encode("idna")  # as asking for its address will
     except ValueError as error:
         raise ValueError(f"{text!r} is not a URL: {error}; {example}") from error
     if parts.scheme not in ("http", "https"):

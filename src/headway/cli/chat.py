@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
@@ -104,7 +105,7 @@ def _pieces(chunk: dict[str, Any]) -> Iterator[str]:
 
 
 def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number like 0.7")

@@ -114,7 +114,9 @@ def _refused(response: httpx.Response) -> HeadwayError:
     except (ValueError, KeyError, TypeError, AttributeError):
         if target := response.headers.get("location"):
             return HeadwayError(f"{where} answers {response.status_code}, go to {target}; name the server with --url")
-        return NotHeadway(str(where), f"answers {response.status_code}")
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return NotHeadway(str(where), "answers 404")
+        return HeadwayError(f"{where} answers {response.status_code} {response.reason_phrase}, and not why")
     if code == "invalid_api_key":
         message += " (--api-key, or HEADWAY_API_KEY)"
     return HeadwayError(message)

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Raises NoServer, LogError, ConfigError."""
     options, _ = read_options(ClientOptions, args)
     last_s = _last(args.last)
-    if args.log:
+    if args.log is not None:
         seen = look(LogFile.open(Path(args.log)).events, last_s)
     else:
         held = held_events(options)

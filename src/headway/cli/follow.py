@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
     environment = Environment.read()
     console = make_console(quiet=args.json)
-    if args.html:
+    if args.html is not None:
         check_output("--html", Path(args.html))
     options = pair_options(args.seats, args.step_tokens, args.prefix_cache)
     for name in ("a_tokens", "b_tokens"):
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     _conclude(console, pair, loaded, answers, _decoder(files))
     if args.json:
         print(json.dumps(_as_json(pair, loaded, answers, _decoder(files)), indent=2))
-    if args.html:
+    if args.html is not None:
         from headway.serve.pages import self_contained
 
         write_output("--html", Path(args.html), self_contained(pair.events, "headway follow").encode())

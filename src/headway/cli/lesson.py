@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.number is None and not args.all:
         return _list(teller.console, args.json)
     chosen = LESSONS if args.all else (lesson(args.number),)
-    if args.pages:
+    if args.pages is not None:
         check_pages(Path(args.pages), chosen, with_questions=args.all)
     given = None if args.answer is None else _given(chosen[0].question, args.answer)
     model = Model(environment.cache)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         views.append(_lesson_view(each, found, prediction))
     asked = questions({each.number: found for each, found in measured}) if args.all else []
     ends = [_question_view(each, teller.close(number, each)) for number, each in enumerate(asked, 1)]
-    if args.pages:
+    if args.pages is not None:
         _write(teller.console, Path(args.pages), measured, asked)
     if args.json:
         print(json.dumps({"lessons": views, "questions": ends} if args.all else views[0], indent=2))

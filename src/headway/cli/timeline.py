@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     options, _ = read_options(ClientOptions, args)
     if args.output != "-":
         check_output("--output", Path(args.output))
-    reading = from_log(Path(args.log)) if args.log else from_server(options)
+    reading = from_log(Path(args.log)) if args.log is not None else from_server(options)
     lives = reading.chosen(args.id)
     trace = msgspec.json.encode(reading.timeline.trace(reading.now_ns, lives))
     if args.output == "-":

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises NoServer, LogError, or HeadwayError with the server's own words."""
     options, _ = read_options(ClientOptions, args)
-    path = Path(args.log) if args.log else None
+    path = Path(args.log) if args.log is not None else None
     console = make_console()
     if not (args.once or args.json) and sys.stdout.isatty():  # FORCE_COLOR is no terminal
         return watch(console, options, path)

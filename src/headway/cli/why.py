@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises LogError, NoServer, or HeadwayError with the server's own words."""
     options, _ = read_options(ClientOptions, args)
-    view = from_log(Path(args.log), args.id) if args.log else from_server(options, args.id)
+    view = from_log(Path(args.log), args.id) if args.log is not None else from_server(options, args.id)
     if args.json:
         print(json.dumps(view, indent=2))
         return 0
@@ -53,7 +53,8 @@ def from_server(options: ClientOptions, id: str) -> dict[str, Any]:
     if not id.strip("."):  # `.` and `..` would be taken for steps of the path
         path = f"/v1/requests/{'%2E' * len(id)}"
     view = fetch(options, path, dict[str, Any])
-    if not all(isinstance(each, dict) and "intervals" in each for each in view.get("data", [view])):
+    records = view.get("data", [view])
+    if not isinstance(records, list) or not records or not all("intervals" in each for each in records):
         raise NotHeadway(options.url + path, "answers something else")
     return view
 
