@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,77 @@ def test_what_is_no_origin_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="is not an origin like") as caught:
         read("--allow-origin", given)
     assert caught.value.option == "--allow-origin"
+
+
+@pytest.mark.parametrize("cls", [ServeOptions, ClientOptions])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("", "the key is empty"),
+        (" ", "visible ASCII characters, without spaces or line breaks"),
+        ("a b", "visible ASCII"),
+        ("key\n", "visible ASCII"),
+        ("schlüssel", "visible ASCII"),
+        ("k" * 4097, "4097 characters long; at most 4096"),
+    ],
+)
+def test_a_key_that_no_header_carries_is_refused_wherever_it_is_from(
+    tmp_path: Path, cls: type, key: str, words: str
+) -> None:
+    file = tmp_path / "headway.toml"
+    file.write_text(f"api-key = {json.dumps(key, ensure_ascii=False)}", encoding="utf-8")
+    sources: list[tuple[list[str], dict[str, str]]] = [(["--api-key", key], {}), ([], {"HEADWAY_API_KEY": key})]
+    if cls is ServeOptions:
+        sources.append((["--config", str(file)], {}))
+    for argv, environ in sources:
+        parser = argparse.ArgumentParser()
+        config.add_arguments(parser, cls)
+        with pytest.raises(ConfigError, match=words) as caught:
+            config.read_options(cls, parser.parse_args(argv), environ)
+        assert caught.value.option == "--api-key" and (not key.strip() or key not in str(caught.value))
+
+
+@pytest.mark.parametrize("name", sorted(options.specs(ServeOptions).keys() - {"api_key", "config"}))
+def test_an_empty_variable_counts_as_absent_and_an_empty_value_in_a_file_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    assert read(**{"HEADWAY_" + name.upper(): ""}) == read()
+    (tmp_path / "headway.toml").write_text(f'{name} = ""')
+    with pytest.raises(ConfigError) as caught:
+        read("--config", str(tmp_path / "headway.toml"))
+    assert caught.value.option == options.flag(name)
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("event-log = false", "--event-log: false must be text, in quotes"),
+        ("host = 5", "--host: 5 must be text, in quotes"),
+        ("served-name = true", "--served-name: true must be text, in quotes"),
+        ("memory = 5", "--memory: 5 must be text, in quotes"),
+        ("api-key = 5", "--api-key: the key must be text, in quotes"),
+        ("api-key = true", "--api-key: the key must be text, in quotes"),
+        ("model = []", "--model: is an empty list"),
+        ('model = ["a", ""]', "--model: is empty"),
+        ('event-log = "a\\u0000b"', "--event-log: 'a\\x00b' holds a NUL character"),
+        ('event-log = "folder/"', "--event-log: 'folder/' names a folder; name a file in it"),
+        ('served-name = "a\\nb"', "--served-name: 'a\\nb' holds bytes that are not UTF-8, or control characters"),
+        ("seats = 99999999999999999999", "--seats: 99999999999999999999 is more than any option can be"),
+        ('memory = "' + "9" * 40 + 'GiB"', "is more than any machine has"),
+        ('memory = "' + "9" * 400 + 'GiB"', "is not a size"),
+        ('event-log-bytes = "1KiB"', "--event-log-bytes: needs at least 1MiB, got 1KiB"),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_size_is_refused(tmp_path: Path, toml: str, message: str) -> None:
+    (tmp_path / "headway.toml").write_text(toml)
+    with pytest.raises(ConfigError) as caught:
+        read("--config", str(tmp_path / "headway.toml"))
+    assert message in str(caught.value)
+
+
+def test_a_home_that_nobody_has_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="HEADWAY_CACHE: ~nosuch/x"):
+        Environment.read({"HEADWAY_CACHE": "~nosuch/x"})
 
 
 def test_a_key_is_shown_by_nothing(tmp_path: Path) -> None:

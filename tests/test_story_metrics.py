@@ -264,3 +264,10 @@ def test_what_is_turned_away_before_it_has_a_record_is_counted_too():
     metrics.refuse("queue")
     metrics.refuse("queue")
     assert sample(metrics, "requests_refused_total", reason="queue") == 2
+
+
+def test_events_that_the_log_lost_are_counted_from_0_on() -> None:
+    metrics = Metrics(Story())
+    assert sample(metrics, "event_log_lost_events_total") == 0
+    metrics.lose_logged()
+    assert sample(metrics, "event_log_lost_events_total") == 1

@@ -161,7 +161,7 @@ class ServeOptions:
         "number format of the state; auto is fp32 with fp32 weights, else bf16",
         choices=("auto", "fp32", "bf16", "int8"),
     )
-    threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1)
+    threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1, high=1024)
     max_waiting: int = option(512, "most requests that wait; those beyond are refused (429)", whole, low=1)
     max_waiting_positions: int = option(
         1 << 20, "most positions of prompts that wait for their first admission (429 beyond)", whole, low=1
@@ -288,9 +288,14 @@ class Environment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
+        """Raises ConfigError for a folder that has no meaning."""
         environ = os.environ if environ is None else environ
         cache = environ.get("HEADWAY_CACHE")
-        return cls(Path(cache).expanduser() if cache else None, bool(environ.get("NO_COLOR")))
+        try:
+            folder = Path(cache).expanduser() if cache else None
+        except RuntimeError as error:  # of ~somebody
+            raise ConfigError("HEADWAY_CACHE", f"{cache}: {error}") from error
+        return cls(folder, bool(environ.get("NO_COLOR")))
 
 
 def yielding_threads(environ: MutableMapping[str, str] | None = None) -> None:

@@ -30,9 +30,9 @@ _KEY = re.compile(r"[!-~]+")
 #: A server reads at most 64 KiB of headers.
 _MOST_KEY = 4096
 _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}))?")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 #: Numbers travel as 64 bits, and become clock readings in nanoseconds on their way.
-_MOST = (1 << 31) - 1
+_MOST, _MOST_DIGITS = (1 << 31) - 1, 40
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def whole(text: str) -> int:
     """Parse a whole number."""
     if not _WHOLE.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is not a whole number")
-    if abs(number := int(text)) > _MOST:
+    if len(text) > _MOST_DIGITS or abs(number := int(text)) > _MOST:
         raise ValueError(f"{text} is more than any option can be; the most is {_MOST}")
     return number
 
@@ -260,13 +260,15 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
     """From text, or from TOML's own numbers and booleans where the option is one; their text is parsed like any
     other."""
     if spec.many:
-        texts = raw if isinstance(raw, list) else [raw]
+        texts = raw if isinstance(raw, list) and raw else [raw]
         return tuple(_parse(name, dataclasses.replace(spec, many=False), text, origin) for text in texts)
     try:
         if not isinstance(raw, str | int | float):
-            raise ValueError("what was given is not one value" if spec.secret else f"{raw!r} is not one value")
+            shown = "what was given" if spec.secret else f"{raw!r}"
+            raise ValueError("is an empty list; leave it away" if raw == [] else f"{shown} is not one value")
         if not isinstance(raw, str) and spec.parse not in (whole, switch):
-            raise ValueError("the key must be text, in quotes" if spec.secret else f"{raw!r} must be text, in quotes")
+            shown = "the key" if spec.secret else str(raw).lower()
+            raise ValueError(f"{shown} must be text, in quotes")
         if raw == "" and not spec.secret:
             raise ValueError("is empty; give a value, or leave it away")
         value = spec.parse(str(raw))

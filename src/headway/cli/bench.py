@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # numpy comes with them: too slow for --help
     from headway.compute.executor import Executor, ModelFacts
 
 _BLOCK_TOKENS = 16
+_MOST_THREADS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("prompt", "emits", "rounds", "draft"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name}", f"needs at least 1, got {getattr(args, name)}")
+    if args.threads is not None and not 1 <= args.threads <= _MOST_THREADS:
+        raise ConfigError("--threads", f"needs at least 1 and at most {_MOST_THREADS}, got {args.threads}")
     about = machine()
     counts = _counts(args.sequences)
     facts, rows = _drafts(args, counts) if args.what == "drafts" else _offline(args, counts)

@@ -112,7 +112,8 @@ def _refused(response: httpx.Response) -> HeadwayError:
         error = response.json()["error"]
         message, code = str(error["message"]), error.get("code")
     except (ValueError, KeyError, TypeError, AttributeError):
-        if target := response.headers.get("location"):
+        if response.has_redirect_location:
+            target = response.headers["location"]
             return HeadwayError(f"{where} answers {response.status_code}, go to {target}; name the server with --url")
         if response.status_code == httpx.codes.NOT_FOUND:
             return NotHeadway(str(where), "answers 404")

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         return _list(teller.console, args.json)
     chosen = LESSONS if args.all else (lesson(args.number),)
     if args.pages is not None:
+        if not args.pages:
+            raise ConfigError("--pages", "is empty; name a folder")
         check_pages(Path(args.pages), chosen, with_questions=args.all)
     given = None if args.answer is None else _given(chosen[0].question, args.answer)
     model = Model(environment.cache)

@@ -53,7 +53,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(2048)
-    except ValueError as error:  # a name that no name service can be asked for
+    except (TypeError, ValueError) as error:  # a name that no name service can be asked for
         listener.close()
         raise ConfigError("--host", f"{host!r} is not an address or a name: {error}") from error
     except OSError as error:
