@@ -16,14 +16,14 @@ def check_output(option: str, path: Path) -> None:
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder; name a file")
     if not path.parent.is_dir():
-        raise ConfigError(option, f"{path} cannot be made: there is no folder {path.parent}")
+        raise ConfigError(option, f"{path} cannot be written: there is no folder {path.parent}")
     if path.exists():
         if not os.access(path, os.W_OK):
             raise ConfigError(option, f"{path} cannot be written: it may not be changed")
         if stat.S_ISREG(path.stat().st_mode) and is_event_log(path):
             raise ConfigError(option, f"{path} is an event log; name another file")
     elif not os.access(path.parent, os.W_OK):
-        raise ConfigError(option, f"{path} cannot be made: nothing may be added to the folder {path.parent}")
+        raise ConfigError(option, f"{path} cannot be written: nothing may be added to the folder {path.parent}")
 
 
 def write_output(option: str, path: Path, data: bytes) -> None:

@@ -80,7 +80,7 @@ def refusal(path: Path) -> str | None:
     """Why no event log can be kept at `path`; None if one can: nothing is there, or an event log, or an empty file,
     which has nothing to lose. Nothing on disk is touched. Raises OSError if that cannot be found out."""
     if not os.path.lexists(path):
-        return None if path.parent.is_dir() else f"cannot be made: there is no folder {path.parent}"
+        return None if path.parent.is_dir() else f"cannot be written: there is no folder {path.parent}"
     if is_empty(path):
         return None
     return foreign(path) or _busy(path)
