@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from headway.config import Environment
@@ -20,10 +19,10 @@ def run(args: argparse.Namespace) -> int:
     environment = Environment.read()
     if args.name is None:
         rows = aliases(environment)
-        print(json.dumps({"data": rows}, indent=2)) if args.json else _print_aliases(rows, environment)
+        print(json.dumps({"data": rows}, indent=2)) if args.json else _print_aliases(rows)
         return 0
     facts = describe(args.name, environment, args.offline)
-    print(json.dumps(facts, indent=2)) if args.json else _print_facts(facts, environment)
+    print(json.dumps(facts, indent=2)) if args.json else _print_facts(facts)
     return 0
 
 
@@ -69,30 +68,30 @@ def describe(name: str, environment: Environment, offline: bool) -> dict[str, An
     }
 
 
-def _print_aliases(rows: list[dict[str, Any]], environment: Environment) -> None:
+def _print_aliases(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table("name", "pattern", "what", "licence", "download", "cached", box=None, pad_edge=False)
     for row in rows:
         size, here = row["download_bytes"], "yes" if row["cached"] else "no"
         table.add_row(*(row[key] for key in ("name", "pattern", "what", "licence")), _mebibytes(size), here)
-    _console(environment).print(table)
+    _console().print(table)
 
 
-def _print_facts(facts: dict[str, Any], environment: Environment) -> None:
+def _print_facts(facts: dict[str, Any]) -> None:
     from rich.table import Column, Table
 
     table = Table("fact", Column("value", overflow="fold"), box=None, show_header=False, pad_edge=False)
     for key, value in facts.items():
         shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
         table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)
-    _console(environment).print(table)
+    _console().print(table)
 
 
-def _console(environment: Environment) -> Any:
-    from rich.console import Console
+def _console() -> Any:
+    from headway.cli.console import make_console
 
-    return Console(file=sys.stdout, no_color=environment.no_color, highlight=False)
+    return make_console()
 
 
 def _mebibytes(size: int | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, takewhile
+from shlex import quote
 from typing import Literal
 
 from headway.artifacts.files import ModelFiles
@@ -198,7 +199,9 @@ class Front:
         """Where to look for a request that is not remembered any more."""
         if self.log is None:
             return "; a server with --event-log keeps the story of older ones"
-        return f"; an older one's story is in the event log: headway why {id} --log {self.log.path}"
+        return (
+            f"; an older one's story is in the event log: headway why {quote(id)} --log {quote(str(self.log.path))}"
+        )
 
     def _known(self, id: str) -> bool:
         return id in self.story.live or id in self.story.ended
@@ -321,5 +324,5 @@ class Front:
         self.metrics.fold(event)
         self.story.fold(event)
         self.ring.append(event)
-        if self.log is not None:
-            self.log.append(event)
+        if self.log is not None and not self.log.append(event):
+            self.metrics.lose_logged()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import torch
 import torch.nn.functional as F
 
@@ -46,6 +47,14 @@ def pool_blocks(spec: DecoderSpec, block_tokens: int, state: str, memory_bytes: 
     if memory_bytes < one:
         raise ConfigError("--memory", f"{memory_bytes} bytes are less than one block of {spec.name} ({one} bytes)")
     return memory_bytes // one
+
+
+def check_free(spec: DecoderSpec, blocks: int, block_tokens: int, state: str) -> None:
+    """Raises ConfigError if so many blocks would not fit into the memory that is free now."""
+    need, free = blocks * block_bytes(spec, block_tokens, state), psutil.virtual_memory().available
+    if need > free:
+        text = f"{blocks}blocks of {spec.name} are {need >> 20}MiB of state, and {free >> 20}MiB are free"
+        raise ConfigError("--memory", text)
 
 
 class TextExecutor:
@@ -102,6 +111,7 @@ class TextExecutor:
             weights = choose_weights(weights)
             state = state_format(state, weights)
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
+            check_free(spec, blocks, block_tokens, state)
             tensors, weights_bytes = load_tensors(spec, files, weights, cache, progress)
             products = Products(probe_kernel(weights), matrices(spec, tensors))
             min_rows, attention_words = probe_rows(spec.head_dim)
