@@ -90,7 +90,11 @@ class Server:
 
     @property
     def replica(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
+        (child,) = (
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if "headway.replica.process" in child.cmdline()
+        )
         return child
 
     def stop(self) -> int:

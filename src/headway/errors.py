@@ -88,7 +88,7 @@ class BoundCrossed(HeadwayError):
 
 
 class ProcessEnded(HeadwayError):
-    """A process for such work could not be started, or ended by itself; `status` is its exit status, if it had one."""
+    """A process for such work could not be started, or ended by itself, with the exit status `status`."""
 
     def __init__(self, what: str, status: int | None = None) -> None:
         super().__init__(f"the process {what}")

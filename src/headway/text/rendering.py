@@ -3,9 +3,9 @@
     python -m headway.text.rendering
 
 Templates come with models from anywhere, so they run in Jinja's immutable sandbox, with the names that Hugging
-Face's `apply_chat_template` gives them and no others; and since a sandbox bounds neither time nor memory, in a process
-that does (see `bounded.py`). A question is a JSON object with the template's source; if it also has variables, the
-answer is the text that they are rendered to, else it is what the template names.
+Face's `apply_chat_template` gives them and no others; and since a sandbox bounds neither time nor memory, in a
+process that does (see `bounded.py`). A question is a JSON object with the template's source; if it also has
+variables, the answer is the text that they are rendered to, else it is what the template names.
 """
 
 from __future__ import annotations

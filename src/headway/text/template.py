@@ -22,8 +22,8 @@ _MOST_BYTES = 32 << 20
 class ChatTemplate:
     """The template of one model.
 
-    Raises UnsupportedModel if Jinja cannot parse it, or not within the bounds, and ProcessEnded if there is no process
-    to parse it. A prompt may have at most `most_bytes` bytes.
+    Raises UnsupportedModel if Jinja cannot parse it, or not within the bounds, and ProcessEnded if there is no
+    process to parse it. A prompt may have at most `most_bytes` bytes.
     """
 
     def __init__(
