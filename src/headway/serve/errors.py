@@ -79,7 +79,7 @@ def duplicate(error: DuplicateRequest) -> Refusal:
 
 def unrendered(error: ProcessEnded) -> Refusal:
     """There is no process to render the chat template in, or it ended: no fault of the request that is known."""
-    text = f"the chat template could not be rendered: {error}; try again, and see the server's log if it repeats"
+    text = f"the chat template could not be rendered: {error}; try again"
     return Refusal(503, text, code="not_rendered", headers={"retry-after": "1"})
 
 

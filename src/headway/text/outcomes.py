@@ -9,7 +9,7 @@ import msgspec
 from headway.text.bounded import Bounds
 
 #: What any rendering may take, and how much more for what it is given. A usual one takes a millisecond.
-_PROCESSOR_S = 2.0
+PROCESSOR_S = 2.0
 _MEMORY_BYTES = 128 << 20
 _BYTES_PER_SECOND = 4 << 20
 #: A text is held several times over: as a line, as values, as pieces, whole, and as the answer.
@@ -48,6 +48,6 @@ class Crossed(msgspec.Struct, tag="crossed"):
 Outcome: TypeAlias = Names | Rendered | Stumbled | Unreadable | Crossed
 
 
-def bounds_of(length: int) -> Bounds:
-    """What a question of so many bytes may take."""
-    return Bounds(_PROCESSOR_S + length / _BYTES_PER_SECOND, _MEMORY_BYTES + _MEMORY_FACTOR * length)
+def bounds_of(length: int, processor_s: float) -> Bounds:
+    """What a question of so many bytes may take: `processor_s`, and more if it is long."""
+    return Bounds(processor_s + length / _BYTES_PER_SECOND, _MEMORY_BYTES + _MEMORY_FACTOR * length)

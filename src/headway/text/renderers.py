@@ -12,17 +12,19 @@ import msgspec
 
 from headway.errors import BoundCrossed
 from headway.text.bounded import BoundedProcess, Bounds
-from headway.text.outcomes import Crossed, Outcome, bounds_of
+from headway.text.outcomes import PROCESSOR_S, Crossed, Outcome, bounds_of
 
 _MOST_PROCESSES = 2
 
 
 class Renderers:
-    """At most `most` processes, each started when it is first needed. They end with this object, or this process."""
+    """At most `most` processes, each started when it is first needed; a question may take `processor_s` of a
+    processor, and more if it is long. They end with this object, or this process."""
 
-    def __init__(self, most: int = _MOST_PROCESSES) -> None:
+    def __init__(self, most: int = _MOST_PROCESSES, processor_s: float = PROCESSOR_S) -> None:
         self.most = most
-        self._idle = [BoundedProcess("headway.text.rendering") for _ in range(most)]
+        self._processor_s = processor_s
+        self._idle = [BoundedProcess("headway.text.rendering", f"{processor_s}") for _ in range(most)]
         self._changed = threading.Condition()
         self.close = weakref.finalize(self, _close, list(self._idle))
 
@@ -38,7 +40,7 @@ class Renderers:
         return self._ask(json.dumps(question, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
     def _ask(self, line: bytes) -> tuple[Outcome, Bounds]:
-        bounds = bounds_of(len(line))
+        bounds = bounds_of(len(line), self._processor_s)
         with self._changed:
             self._changed.wait_for(lambda: self._idle)
             process = self._idle.pop()

@@ -1,6 +1,6 @@
 """The process that renders chat templates.
 
-    python -m headway.text.rendering
+    python -m headway.text.rendering SECONDS
 
 Templates come with models from anywhere, so they run in Jinja's immutable sandbox, with the names that Hugging
 Face's `apply_chat_template` gives them and no others; and since a sandbox bounds neither time nor memory, in a
@@ -14,6 +14,7 @@ import datetime
 import json
 import sys
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -155,5 +156,10 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def main(processor_s: str) -> int:
+    """Answer each line of the input."""
+    return answer_lines(Renderer().answer, partial(bounds_of, processor_s=float(processor_s)))
+
+
 if __name__ == "__main__":
-    sys.exit(answer_lines(Renderer().answer, bounds_of))
+    sys.exit(main(sys.argv[1]))
