@@ -16,9 +16,9 @@ from headway.text.template import ChatTemplate
 from headway.text.toolhistory import read_calls
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: What a template relies on: a variable of that name would stand in its place.
-_RESERVED = frozenset({
+RESERVED = frozenset({
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "raise_exception",
     "strftime_now",
 })  # fmt: skip
@@ -83,10 +83,10 @@ def _variables(template: ChatTemplate, fields: TemplateFields) -> tuple[dict[str
     """Those that the template names, and the fields of those that it does not."""
     given = {f"chat_template_kwargs.{name}": (name, value) for name, value in fields.chat_template_kwargs.items()}
     for name in fields.chat_template_kwargs:
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE.fullmatch(name):
             message = f"chat_template_kwargs has the key {name!r}; keys are names of variables"
             raise InvalidRequest("chat_template_kwargs", message)
-        if name in _RESERVED or name in template.special:
+        if name in RESERVED or name in template.special:
             message = f"chat_template_kwargs.{name} is not yours to set: the server gives {name} to the template"
             raise InvalidRequest("chat_template_kwargs", message)
     if (effort := fields.reasoning_effort) is not None:

@@ -31,10 +31,10 @@ _MOST_SHAPES = 1024
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of a shape. `lost` names the messages that are passed over, `ignored` the fields that have no effect
-    but may be there. `refused` says that the template refused the shape, so nothing is known."""
+    """What came of a shape. `lost` names the first message that is passed over, `ignored` the fields that have no
+    effect but may be there. `refused` says that the template refused the shape, so nothing is known."""
 
-    lost: tuple[str, ...] = ()
+    lost: str | None = None
     ignored: tuple[str, ...] = ()
     refused: bool = False
 
@@ -81,11 +81,13 @@ class Probes:
                 return _wanted(way.put(messages), format), seen.ignored + emptied
             first = first or seen
         assert first is not None
-        if first.refused:  # it says best itself what it does not like; if it does like these, nothing may be missing
+        if (
+            first.lost is None
+        ):  # it says best itself what it does not like; if it does like these, nothing may be missing
             wanted = _wanted(messages, format)
             self._check_texts(messages, self._template.render(wanted, **variables, tools=tools))
             return wanted, ()
-        raise self._refusal(first.lost[0])
+        raise self._refusal(first.lost)
 
     def _seen(
         self, messages: Messages, way: Way, format: ToolFormat | None, variables: Mapping[str, Any], offered: bool
@@ -157,9 +159,9 @@ class _Marks:
 
     def seen(self, shape: str, text: str) -> Seen:
         """`shape` is what was rendered: what is not in it cannot be missing from the text."""
-        given, found = _marks_in(shape), _marks_in(text)
-        lost = tuple(place for mark, place in self._required.items() if mark in given - found)
-        ignored = dict.fromkeys(field for mark, field in self._optional.items() if mark in given - found)
+        missing = _marks_in(shape) - _marks_in(text)
+        lost = next((place for mark, place in self._required.items() if mark in missing), None)
+        ignored = dict.fromkeys(field for mark, field in self._optional.items() if mark in missing)
         return Seen(lost, tuple(ignored))
 
     def _call(self, where: str, call: Mapping[str, Any]) -> dict[str, Any]:
