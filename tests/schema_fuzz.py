@@ -42,6 +42,9 @@ def _once() -> dict[str, Any]:
     chat, plain = (single["components"]["schemas"][name] for name in ("ChatBody", "CompletionBody"))
     for name in set(chat["properties"]) & set(plain["properties"]) - {"model", "stream", "logprobs"}:
         del chat["properties"][name]
+    tokenize = single["components"]["schemas"]["TokenizeBody"]
+    for name in set(chat["properties"]) & set(tokenize["properties"]) - {"model", "messages", "tools"}:
+        del tokenize["properties"][name]
     return single
 
 
@@ -51,6 +54,7 @@ def _served() -> dict[str, Any]:
     narrow = copy.deepcopy(DOCUMENT)
     schemas = narrow["components"]["schemas"]
     dependent = {"stream_options", "min_tokens", "top_logprobs", "prompt_logprobs", "tools", "tool_choice"}
+    dependent |= {"continue_final_message"}
     left_out = dependent | set(Formats.__struct_fields__) | set(UNSUPPORTED) - {"echo", "logprobs"}
     for name in ("ChatBody", "CompletionBody"):
         body = schemas[name]

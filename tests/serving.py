@@ -90,7 +90,7 @@ class Server:
 
     @property
     def replica(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
+        (child,) = replicas(self.process.pid)
         return child
 
     def stop(self) -> int:
@@ -98,6 +98,12 @@ class Server:
         self.http.close()
         self.process.terminate()
         return self.process.wait(30)
+
+
+def replicas(front: int) -> list[psutil.Process]:
+    """The children of a front but for those that render chat templates."""
+    children = psutil.Process(front).children()
+    return [child for child in children if "headway.text.rendering" not in child.cmdline()]
 
 
 class Stream:

@@ -173,7 +173,7 @@ def test_a_trial_that_gets_no_processor_ends_by_the_clock_and_its_grammar_may_be
         ((_, found),) = until(grammars.finished)
         return found
 
-    psutil.Process(trial._running().pid).suspend()
+    psutil.Process(trial.process._running().pid).suspend()
     assert outcome() == "the machine is too busy to compile it within 1 s, which is the limit"
     trial.close()
     patient = Trial(smollm2.tokenizer, smollm2.eos_ids, VOCABULARY)

@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from serving import Server, command, headway, serving, until
+from serving import Server, command, headway, replicas, serving, until
 from signals import hearing_sigint
 
 END_PATIENCE_S = 12.0
@@ -90,7 +90,7 @@ def test_a_signal_to_all_while_loading_ends_the_server_at_once(
         with hearing_sigint():
             process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         with process:
-            (replica,) = until(psutil.Process(process.pid).children)
+            (replica,) = until(lambda: replicas(process.pid))
             time.sleep(after_s)
             os.killpg(process.pid, number)
             assert process.wait(4) == 0

@@ -116,6 +116,7 @@ def _prompts(model: str, environment: Environment, texts: dict[str, str]) -> tup
         return files, {name: tokenizer.encode(text) for name, text in texts.items()}
     template = ChatTemplate(files)
     rendered = {name: template.render([{"role": "user", "content": text}]) for name, text in texts.items()}
+    template.close()
     return files, {name: tokenizer.encode(text, add_bos=False) for name, text in rendered.items()}
 
 

@@ -33,6 +33,7 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
         try:
             yield
         finally:
+            front.close()
             await front.link.stop()
 
     app = Starlette(

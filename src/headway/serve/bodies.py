@@ -153,6 +153,10 @@ class ChatBody(_Common, kw_only=True):
     parallel_tool_calls: bool | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    reasoning_effort: str | None = None
 
     @property
     def top(self) -> int | None:

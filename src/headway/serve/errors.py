@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, UnknownRequest
+from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, ProcessEnded, UnknownRequest
 from headway.story.events import SLOW_READER, TIME
 
 _MOST_MESSAGE = 2000
@@ -63,6 +63,12 @@ def duplicate(error: DuplicateRequest) -> Refusal:
     return Refusal(409, str(error), code="duplicate_id", param="x-request-id")
 
 
+def unrendered(error: ProcessEnded) -> Refusal:
+    """There is no process to render the chat template in, or it ended: no fault of the request that is known."""
+    text = f"the chat template could not be rendered: {error}; try again"
+    return Refusal(503, text, code="not_rendered", headers={"retry-after": "1"})
+
+
 async def on_refusal(request: Request, error: Exception) -> Response:
     """Turn any of Headway's own exceptions into its answer."""
     match error:
@@ -74,6 +80,8 @@ async def on_refusal(request: Request, error: Exception) -> Response:
             return unknown_request(error).response()
         case DuplicateRequest():
             return duplicate(error).response()
+        case ProcessEnded():
+            return unrendered(error).response()
     return Refusal(500, "an error inside Headway; see the server's log", code="internal_error").response()
 
 

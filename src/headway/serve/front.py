@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, takewhile
@@ -15,7 +16,7 @@ from typing import Literal
 
 from headway.artifacts.files import ModelFiles
 from headway.clock import RealClock
-from headway.errors import DuplicateRequest, InvalidRequest, UnknownRequest
+from headway.errors import DuplicateRequest, InvalidRequest, TemplateBound, UnknownRequest
 from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
@@ -30,6 +31,7 @@ from headway.story.record import Record
 from headway.story.reducer import Story
 from headway.story.ring import EventRing
 from headway.text.answer import AnswerTexts
+from headway.text.probing import Probes
 from headway.text.template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
 from headway.text.tools import ToolFormat
@@ -99,7 +101,9 @@ class Front:
         self.metrics = Metrics(self.story)
         self.tokenizer = Tokenizer(files)
         self.answer_texts = AnswerTexts(self.tokenizer)
-        self.template = ChatTemplate(files)
+        self.template = ChatTemplate(files, most_bytes=self.limits.max_body_bytes)
+        self.probes = Probes(self.template)
+        self.rendering = ThreadPoolExecutor(self.template.renderers.most, thread_name_prefix="rendering")
         self.files = files
         self.created = int(time.time())
         self.state: State = "loading"
@@ -206,10 +210,27 @@ class Front:
     def _known(self, id: str) -> bool:
         return id in self.story.live or id in self.story.ended
 
-    @cached_property
+    @property
     def tool_format(self) -> ToolFormat:
         """How the model writes tool calls. Raises InvalidRequest for one that does not."""
-        return ToolFormat.of(self.template)
+        if isinstance(self._tool_format, str):
+            raise InvalidRequest("tools", self._tool_format)
+        return self._tool_format
+
+    @cached_property
+    def _tool_format(self) -> ToolFormat | str:
+        """Or why there is none."""
+        try:
+            return ToolFormat.of(self.template)
+        except TemplateBound:  # a busy machine may have been the cause
+            raise
+        except InvalidRequest as error:
+            return str(error)
+
+    def close(self) -> None:
+        """Nothing is rendered any more."""
+        self.template.close()
+        self.rendering.shutdown(wait=False, cancel_futures=True)
 
     # -- numbers ---------------------------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from headway.serve.front import Front
 from headway.serve.generate import Answer
 from headway.serve.logprobs import Spelling
 from headway.serve.never import Wanted
+from headway.serve.prompts import chat_prompt
 from headway.serve.shapes import ChatShape, Shape, chat_shape, completion_shape
-from headway.serve.tools import Tools, prompt_text, read_tools
+from headway.serve.tools import Tools, read_tools
 from headway.serve.toolshapes import tool_shape
 from headway.serve.visit import visit
 from headway.serve.waiting import claim_room, refuse_when_full
@@ -34,13 +35,11 @@ async def chat(request: Request) -> Response:
     data = await request.body()
     body, ignored = read_body(ChatBody, data)
     served(front, body.model)
-    if not body.messages:
-        raise InvalidRequest("messages", "messages is empty; at least one message is needed")
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     claim_room(front, visit(request), len(data))
-    text = await asyncio.to_thread(prompt_text, front, body.messages, tools)
-    prompt = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=False)
-    return await _generate(request, front, body, [Prompt(prompt)], ignored, tools=tools)
+    chat = await chat_prompt(front, body.messages, body, tools)
+    prompt = await asyncio.to_thread(front.tokenizer.encode, chat.text, add_bos=False)
+    return await _generate(request, front, body, [Prompt(prompt)], [*ignored, *chat.ignored], tools=tools)
 
 
 async def completions(request: Request) -> Response:

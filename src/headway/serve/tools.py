@@ -11,12 +11,10 @@ from typing import Any
 from headway.errors import GrammarError, InvalidRequest
 from headway.plan import Grammar
 from headway.serve.formats import MOST_SOURCE, Asked
-from headway.serve.front import Front
 from headway.text.schemas import read_schema
 from headway.text.tokenizer import Tokenizer
 from headway.text.toolcalls import ToolCallParser
 from headway.text.toolgrammar import calls_or_json, forced_calls
-from headway.text.toolhistory import as_template_wants, checked, has_calls
 from headway.text.tools import NAME, ToolFormat
 
 _MOST_TOOLS = 128
@@ -100,16 +98,6 @@ def read_tools(tools: Sequence[Any], choice: str | Mapping[str, Any] | None, par
         return None
     several = parallel is not False and not isinstance(choice, Mapping)
     return Tools([dict(tool) for tool in tools], functions, forced, several)
-
-
-def prompt_text(front: Front, messages: Sequence[Mapping[str, Any]], tools: Tools | None, **variables: Any) -> str:
-    """The conversation through the chat template, with what is offered and what was called. Raises InvalidRequest,
-    also for a model whose template has no tools."""
-    plain = checked(messages)
-    if tools is None and not has_calls(plain):
-        return front.template.render(plain, **variables)
-    offered = None if tools is None else tools.given
-    return front.template.render(as_template_wants(plain, front.tool_format), tools=offered, **variables)
 
 
 def _function(where: str, tool: Any) -> tuple[str, dict[str, Any]]:
