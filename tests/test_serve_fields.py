@@ -163,6 +163,17 @@ def test_hints_are_accepted_and_named(server: FakeServer, path: str) -> None:
 
 
 @PATHS
+def test_hints_of_clients_to_come_are_accepted_and_named_and_other_names_are_not(
+    server: FakeServer, path: str
+) -> None:
+    assert ignored(ask(server, path, safety_settings_2027={}, prompt_cache_scope="x")) == [
+        "safety_settings_2027", "prompt_cache_scope",
+    ]  # fmt: skip
+    for name in ("safety_", "safety", "Safety_x", "safety_\u00e9", "my_safety_x", "safety_x\n"):
+        assert ask(server, path, **{name: 1}).status_code == 400
+
+
+@PATHS
 @pytest.mark.parametrize("name", sorted(WITH_EFFECT))
 def test_a_value_with_an_effect_that_is_not_supported_is_refused_by_name(
     server: FakeServer, path: str, name: str

@@ -127,9 +127,19 @@ def test_a_wrong_message_is_refused_by_its_place(message: dict[str, Any], said: 
     refused([USER, message], said)
 
 
-def test_reasoning_is_refused_where_the_template_has_no_place_for_it() -> None:
-    with pytest.raises(InvalidRequest, match=r"^messages\[0\]\.reasoning_content has no place in the chat template"):
-        read_messages([{"role": "assistant", "content": "x", "reasoning_content": "hm"}], ())
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("reasoning_content", "hm"), ("reasoning", "hm"), ("provider_specific_fields", {"refusal": None}),
+        ("thinking_blocks", [{"type": "thinking"}]), ("reasoning_details", [{"text": "hm"}]), ("id", "msg_1"),
+    ],
+)  # fmt: skip
+def test_what_clients_send_back_beside_an_answer_is_named_and_does_not_reach_the_model(
+    field: str, value: Any
+) -> None:
+    read = read_messages([{"role": "assistant", "content": "x", field: value}], ())
+    assert read.messages == [{"role": "assistant", "content": "x"}]
+    assert read.ignored == (f"messages[].{field}",)
 
 
 def test_only_the_last_message_can_be_continued() -> None:

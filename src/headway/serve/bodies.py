@@ -18,7 +18,7 @@ from headway.errors import InvalidRequest
 from headway.plan import Sampling
 from headway.request import MOST_LOGPROBS
 from headway.serve.formats import Formats
-from headway.serve.known import IGNORED, UNSUPPORTED
+from headway.serve.known import UNSUPPORTED, is_hint
 from headway.serve.reading import as_struct, read_object
 
 #: Beyond any option's limit, and within what arithmetic and messages can carry.
@@ -226,7 +226,7 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     given: dict[str, Any] = {}
     ignored: list[str] = []
     for name, value in read_object(data).items():
-        if name in IGNORED:
+        if is_hint(name):
             ignored += [name] if value is not None else []
         elif name in UNSUPPORTED and name not in kind.__struct_fields__:
             if not _asks_nothing(value, UNSUPPORTED[name]):

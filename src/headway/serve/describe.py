@@ -16,7 +16,7 @@ from headway.serve.bodies import (
     ChatBody,
     CompletionBody,
 )
-from headway.serve.known import IGNORED, UNSUPPORTED
+from headway.serve.known import IGNORED, IGNORED_NAMES, UNSUPPORTED
 from headway.serve.prompts import REASONING_EFFORTS, RESERVED, VARIABLE
 
 Json: TypeAlias = dict[str, Any]
@@ -109,6 +109,7 @@ def _describe(schema: Json, model: str, *, generating: bool) -> None:
         unsupported = {name: values for name, values in UNSUPPORTED.items() if name not in properties}
         for name in IGNORED:
             properties[name] = {"description": "accepted without effect"}
+        schema["patternProperties"] = {f"^{IGNORED_NAMES}$": {"description": "accepted without effect"}}
         for name, values in unsupported.items():
             properties[name] = {"description": "not supported", "enum": [None, *values]}
 

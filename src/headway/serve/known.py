@@ -7,6 +7,7 @@ tables say.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 #: Hints: whatever they say, the answer is the same.
@@ -17,6 +18,9 @@ IGNORED = (
     # vLLM and SGLang: names for a request or a session beside its id, how to batch a stream, what compiles a grammar
     "request_id", "rid", "session_id", "stream_interval", "guided_decoding_backend",
 )  # fmt: skip
+
+#: OpenAI's clients add hints year by year; all that begins so is one.
+IGNORED_NAMES = r"(safety|prompt_cache)_[a-z0-9_]{1,64}"
 
 _OFF = (False,)
 _EMPTY = ([],)
@@ -132,3 +136,8 @@ LLAMA_CPP: dict[str, tuple[Any, ...]] = {
 
 #: Known fields without support, and the values (besides null) at which they ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = OPENAI | VLLM | SGLANG | LLAMA_CPP
+
+
+def is_hint(field: str) -> bool:
+    """Whether a field is accepted without effect, whatever it says."""
+    return field in IGNORED or re.fullmatch(IGNORED_NAMES, field) is not None

@@ -19,10 +19,13 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _FIELDS = frozenset({
     "role", "content", "name", "tool_calls", "tool_call_id", "refusal", "annotations", "audio", "function_call",
-    "prefix", "cache_control", *REASONING,
+    "prefix", *REASONING,
 })  # fmt: skip
-#: Fields that say nothing to a model.
-_WITHOUT_EFFECT = ("annotations", "cache_control")
+#: Fields that say nothing to a model: clients send answers back with what they noted beside them.
+_WITHOUT_EFFECT = (
+    "annotations", "cache_control", "id", "metadata", "provider_specific_fields", "reasoning_details",
+    "thinking_blocks",
+)  # fmt: skip
 _KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
 
 
@@ -61,7 +64,7 @@ def _message(
 ) -> dict[str, Any]:
     message = {key: value for key, value in given.items() if value is not None}
     for field in message:
-        if field not in _FIELDS:
+        if field not in _FIELDS and field not in _WITHOUT_EFFECT:
             _refuse(f"{where}.{field}", "is not a known field of a message")
     role = _role(where, message, words)
     _refuse_old_or_foreign(where, role, message)
@@ -78,7 +81,7 @@ def _message(
         found["tool_calls"] = calls
     if role == "tool" and "tool_call_id" in message:
         found["tool_call_id"] = _text(f"{where}.tool_call_id", message["tool_call_id"], empty=True)
-    return found | _reasoning(where, role, message, words)
+    return found | _reasoning(where, role, message, words, ignored)
 
 
 def _role(where: str, message: Mapping[str, Any], words: Collection[str]) -> str:
@@ -143,8 +146,11 @@ def _part(where: str, role: str, part: Any, ignored: dict[str, None]) -> str:
     return _text(f"{where}.{field}", part.get(field), empty=True)
 
 
-def _reasoning(where: str, role: str, message: Mapping[str, Any], words: Collection[str]) -> dict[str, str]:
-    """Under the name that the template has for it."""
+def _reasoning(
+    where: str, role: str, message: Mapping[str, Any], words: Collection[str], ignored: dict[str, None]
+) -> dict[str, str]:
+    """Under the name that the template has for it. A model that was not made to reason has none: then it is what a
+    client sends back of another model's answers."""
     given = [field for field in REASONING if message.get(field)]
     if not given:
         return {}
@@ -153,7 +159,8 @@ def _reasoning(where: str, role: str, message: Mapping[str, Any], words: Collect
         _refuse(f"{where}.{given[0]}", "is one text of an assistant message")
     named = [field for field in (*given, *REASONING) if field in words]
     if not named:
-        _refuse(f"{where}.{given[0]}", "has no place in the chat template of this model; leave it out")
+        ignored[f"messages[].{given[0]}"] = None
+        return {}
     return {named[0]: texts.pop()}
 
 
