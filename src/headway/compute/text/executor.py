@@ -12,6 +12,7 @@ from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
 from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
+from headway.compute.kernels.query_rows import QueryRows
 from headway.compute.kernels.state import PagedState
 from headway.compute.logprobs import report
 from headway.compute.models.decoder import Decoder, StepInput, matrices
@@ -57,12 +58,12 @@ class TextExecutor:
         decoder: Decoder,
         state: PagedState,
         rows: Callable[[int], int],
-        min_rows: int,
+        query_rows: QueryRows,
         max_step_positions: int,
     ) -> None:
-        """`rows` and `min_rows`: what numbers of rows are padded to, see `kernels`."""
+        """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`."""
         self._facts, self._decoder, self._state = facts, decoder, state
-        self._rows, self._min_rows, self._max_step_positions = rows, min_rows, max_step_positions
+        self._rows, self._query_rows, self._max_step_positions = rows, query_rows, max_step_positions
         self._scratch = Scratch()
         self.blocks = state.blocks
 
@@ -104,7 +105,7 @@ class TextExecutor:
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             tensors, weights_bytes = load_tensors(spec, files, weights, cache, progress)
             products = Products(probe_kernel(weights), matrices(spec, tensors))
-            min_rows, attention_words = probe_rows(spec.head_dim)
+            query_rows = probe_rows(spec.head_dim, spec.kv_heads)
             decoder = Decoder(spec, tensors, products, min(spec.max_context, blocks * block_tokens))
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
         facts = ModelFacts(
@@ -118,9 +119,12 @@ class TextExecutor:
             state_format=state,
             block_bytes=block_bytes(spec, block_tokens, state),
             eos_ids=files.eos_ids,
-            kernels={"products": products.words, "attention": attention_words},
+            kernels={
+                "products": products.words,
+                "attention": f"batched products over gathered blocks, {query_rows.words}",
+            },
         )
-        return cls(facts, decoder, paged, products.rows, min_rows, max_step_positions)
+        return cls(facts, decoder, paged, products.rows, query_rows, max_step_positions)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -170,6 +174,6 @@ class TextExecutor:
         return StepInput(
             tokens=torch.tensor(tokens + padding),
             positions=torch.tensor(positions + padding),
-            attention=StepAttention(self._decoder.spec, self._state, self._scratch, spans, rows, self._min_rows),
+            attention=StepAttention(self._decoder.spec, self._state, self._scratch, spans, rows, self._query_rows),
             hidden_rows=torch.tensor(hidden_rows, dtype=torch.int64),
         )
