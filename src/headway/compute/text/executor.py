@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
+from headway.compute.finite import rows_not_finite
 from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
 from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
 from headway.compute.kernels.query_rows import QueryRows
@@ -18,7 +19,7 @@ from headway.compute.logprobs import report
 from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling import choose
-from headway.compute.text.questions import Logprobs, answers, questions
+from headway.compute.text.questions import Answers, answers, questions, spans_of
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
 from headway.errors import ConfigError
 from headway.plan import Span, StepPlan, StepResult, TokenLogprob
@@ -131,22 +132,27 @@ class TextExecutor:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
         if plan.positions > self._max_step_positions:
             raise ValueError(f"a step of {plan.positions} positions; loaded for {self._max_step_positions}")
-        rows = self._answer(plan.spans) if plan.spans else ()
+        rows, spoiled = self._answer(plan.spans) if plan.spans else ((), ())
+        # Attention hides a position by a weight of zero, and zero times NaN is NaN: none may stay in the pool.
+        self._state.clear([plan.spans[place] for place in spoiled])
         if plan.copies:
             self._state.copy(plan.copies)
         tokens, logprobs, scores = zip(*rows, strict=True) if rows else ((), (), ())
-        return StepResult(tokens, logprobs, scores)
+        return StepResult(tokens, logprobs, scores, spoiled)
 
     @torch.inference_mode()
     def logits(self, spans: tuple[Span, ...], rows: list[int]) -> torch.Tensor:
         """Evaluate `spans` and give the logits at `rows` of their positions, counted through: [len(rows), vocab],
         fp32. Writes the state of the spans' positions."""
-        return self._head(self._decoder(self._input(spans, rows)))
+        return self._head(self._decoder(self._input(spans, rows))[0])
 
-    def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[tuple[int, ...], Logprobs, Logprobs], ...]:
+    def _answer(self, spans: tuple[Span, ...]) -> tuple[Answers, tuple[int, ...]]:
+        """Per span its tokens, their logprobs and scores; and the places of the spans with numbers not finite."""
         asked = questions(spans)
-        hidden = self._decoder(self._input(spans, [*asked.rows, *(row for row, _, _ in asked.scored)]))
+        wanted = [*asked.rows, *(row for row, _, _ in asked.scored)]
+        hidden, spoiled = self._decoder(self._input(spans, wanted))
         logits = self._head(hidden[: len(asked.rows)])
+        spoiled += [asked.rows[row] for row in rows_not_finite(logits)]
         chosen = choose(logits, asked.picks)
         said = [
             None if draw.logprobs is None else report(logits[row], token, draw.logprobs)
@@ -157,8 +163,9 @@ class TextExecutor:
             part = asked.scored[first : first + _SCORED_TOGETHER]
             at = len(asked.rows) + first
             rows = self._head(hidden[at : at + len(part)])
+            spoiled += [part[row][0] for row in rows_not_finite(rows)]
             scores += [report(row, token, top) for row, (_, token, top) in zip(rows, part, strict=True)]
-        return tuple(answers(spans, chosen, said, tuple(scores)))
+        return tuple(answers(spans, chosen, said, tuple(scores))), spans_of(spans, spoiled)
 
     def _head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits of every row of `hidden`, padded to a number of rows whose bits do not depend on it."""
