@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from headway.artifacts.converted import Held
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
@@ -61,9 +62,11 @@ class TextExecutor:
         rows: Callable[[int], int],
         query_rows: QueryRows,
         max_step_positions: int,
+        held: tuple[Held, ...],
     ) -> None:
-        """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`."""
-        self._facts, self._decoder, self._state = facts, decoder, state
+        """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's
+        files in the cache."""
+        self._facts, self._decoder, self._state, self._held = facts, decoder, state, held
         self._rows, self._query_rows, self._max_step_positions = rows, query_rows, max_step_positions
         self._scratch = Scratch()
         self.blocks = state.blocks
@@ -104,10 +107,10 @@ class TextExecutor:
             weights = choose_weights(weights)
             state = state_format(state, weights)
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
-            tensors, weights_bytes = load_tensors(spec, files, weights, cache, progress)
-            products = Products(probe_kernel(weights), matrices(spec, tensors))
+            loaded = load_tensors(spec, files, weights, cache, progress)
+            products = Products(probe_kernel(weights), matrices(spec, loaded.tensors))
             query_rows = probe_rows(spec.head_dim, spec.kv_heads)
-            decoder = Decoder(spec, tensors, products, min(spec.max_context, blocks * block_tokens))
+            decoder = Decoder(spec, loaded.tensors, products, min(spec.max_context, blocks * block_tokens))
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
         facts = ModelFacts(
             name=files.name,
@@ -116,7 +119,7 @@ class TextExecutor:
             vocab=spec.vocab,
             max_context=spec.max_context,
             weights_format=weights,
-            weights_bytes=weights_bytes,
+            weights_bytes=loaded.bytes,
             state_format=state,
             block_bytes=block_bytes(spec, block_tokens, state),
             eos_ids=files.eos_ids,
@@ -125,7 +128,7 @@ class TextExecutor:
                 "attention": f"batched products over gathered blocks, {query_rows.words}",
             },
         )
-        return cls(facts, decoder, paged, products.rows, query_rows, max_step_positions)
+        return cls(facts, decoder, paged, products.rows, query_rows, max_step_positions, loaded.held)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
