@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from headway.compute.kernels.query_rows import QueryRows, probe
+from headway.compute.kernels.query_rows import KEY_TILE, QueryRows, probe
 from headway.compute.kernels.state import PagedState
 from headway.compute.kernels.tiles import Batch, batches
 from headway.compute.models.spec import DecoderSpec
@@ -49,17 +49,41 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """One product of queries [matrices, rows, head_dim] and keys [matrices, head_dim, length] into `out`, which is
+    contiguous, and then copied to its place among the scores where that is a `part` of them."""
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    out: torch.Tensor
+    part: torch.Tensor | None = None
+
+    def run(self) -> None:
+        torch.bmm(self.queries, self.keys, out=self.out)
+        if self.part is not None:
+            self.part.copy_(self.out)
+
+
+def _scorings(queries: torch.Tensor, keys: torch.Tensor, scores: torch.Tensor, tiled: bool) -> list[Scoring]:
+    """The products that make `scores` [matrices, rows, length]: one, or one for each tile of `KEY_TILE` keys."""
+    if not tiled or scores.shape[2] <= KEY_TILE:
+        return [Scoring(queries, keys, scores)]
+    spare = torch.empty(scores.shape[0] * scores.shape[1] * KEY_TILE)
+    parts = zip(keys.split(KEY_TILE, 2), scores.split(KEY_TILE, 2), strict=True)
+    return [Scoring(queries, tile, spare[: part.numel()].view(part.shape), part) for tile, part in parts]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """One batch of tiles, ready to run in every layer: what to gather, and views of scratch memory. A tile's query
     rows come in `pieces` of `rows`, each piece a matrix; there is one, unless matrices must not be large.
 
     block_index   rows of a layer's blocks: [2 · kv_heads · batch · length / block_tokens]
     gathered      their content in the state's format; `wide` the same in fp32 (the same tensor if that is fp32)
-    keys          [kv_heads · batch, head_dim, length], a view of `wide`
     query_index   rows of the step's [… · (heads + 2 · kv_heads), head_dim]: [pieces · kv_heads · batch · rows]
     queries       their content
     tail          the scores of positions that not every query may see; `mask`, 0 or -inf, is added to them
-    products      (queries [kv_heads · batch, rows, head_dim], scores) of each piece
+    products      what is multiplied in each piece, see `Scoring`
     sums          (pairs, out) of each piece: the (weights, values) of each tile of `VALUE_TILE` positions, and a part
                   of the step's results [kv_heads · batch, rows, head_dim]
     """
@@ -67,10 +91,9 @@ class Work:
     block_index: torch.Tensor
     gathered: torch.Tensor
     wide: torch.Tensor
-    keys: torch.Tensor
     query_index: torch.Tensor
     queries: torch.Tensor
-    products: list[tuple[torch.Tensor, torch.Tensor]]
+    products: list[Scoring]
     scores: torch.Tensor
     tail: torch.Tensor
     mask: torch.Tensor
@@ -82,8 +105,8 @@ class Work:
         if self.wide is not self.gathered:
             self.wide.copy_(self.gathered)
         torch.index_select(heads, 0, self.query_index, out=self.queries)
-        for queries, scores in self.products:
-            torch.bmm(queries, self.keys, out=scores)
+        for product in self.products:
+            product.run()
         self.tail.add_(self.mask)
         torch.softmax(self.scores, -1, out=self.weights)
         for pairs, out in self.sums:
@@ -177,12 +200,15 @@ class StepAttention:
             block_index=torch.from_numpy(block_index.reshape(-1)),
             gathered=gathered,
             wide=wide,
-            keys=keys.transpose(1, 2),
             query_index=torch.from_numpy(query_index.reshape(-1)),
             queries=queries,
-            products=list(
-                zip(queries.view(-1, rows, spec.head_dim).split(matrices), scores.split(matrices), strict=True)
-            ),
+            products=[
+                product
+                for piece in zip(
+                    queries.view(-1, rows, spec.head_dim).split(matrices), scores.split(matrices), strict=True
+                )
+                for product in _scorings(piece[0], keys.transpose(1, 2), piece[1], self._query_rows.pieces)
+            ],
             scores=scores,
             tail=scores.view(pieces, spec.kv_heads, len(tiles), rows, length)[..., seen:],
             mask=torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))),
@@ -222,10 +248,13 @@ def probe_rows(head_dim: int, kv_heads: int) -> QueryRows:
     return probe(_attend, head_dim, kv_heads)
 
 
-def _attend(queries: torch.Tensor, keys: torch.Tensor, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _attend(
+    queries: torch.Tensor, keys: torch.Tensor, visible: int, tiled: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As `Work.run` does it. The scores are returned as they are before those that are not visible are hidden."""
     scores = torch.empty(*queries.shape[:2], keys.shape[1])
-    torch.bmm(queries, keys.transpose(1, 2), out=scores)
+    for product in _scorings(queries, keys.transpose(1, 2), scores, tiled):
+        product.run()
     weights, out = scores.clone(), torch.empty_like(queries)
     weights[..., visible:] = -torch.inf
     _weigh(_pairs(torch.softmax(weights, -1), keys), out)
