@@ -164,6 +164,18 @@ def test_requests_that_fail():
     assert found.next == "look at what the server printed around then" and found.lost == 2
 
 
+def test_requests_whose_numbers_are_not_finite_are_told_from_other_failures():
+    world = Served()
+    for id in ("a", "b"):
+        world.add(id, 5, max_tokens=3)
+    world.executor.spoils = lambda span: True
+    world.step()
+    found = only(world)
+    assert (found.name, found.lost) == ("not_finite", 2)
+    assert found.says.startswith("2 requests failed because the model computed NaN or infinity")
+    assert found.evidence["requests"] == ["a", "b"]
+
+
 def visited(**late: object) -> Served:
     world = Served()
     for name, value in late.items():

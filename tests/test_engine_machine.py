@@ -86,6 +86,23 @@ class Lives(RuleBasedStateMachine):
         assert all(id not in engine.requests or engine.requests[id].stage is stage for id, stage in others.items())
         self.world.note([])
 
+    @precondition(lambda self: self.plan is not None)
+    @rule(pick=st.integers(0, 1000))
+    def a_span_is_not_finite(self, pick):
+        plan, self.plan = self.plan, None
+        engine = self.world.engine
+        place = pick % len(plan.spans)
+        hit = engine._flight.entries[place].request
+        fails = {hit.id} if not hit.ended else set()
+        others = {e.request.id for e in engine._flight.entries if not e.request.ended} - fails
+        self.world.executor.spoils = lambda span: span is plan.spans[place]
+        result = self.world.executor.run(plan)
+        self.world.executor.spoils = lambda span: False
+        self.world.note(engine.commit(result))
+        self.broken |= fails
+        assert all(self.world.story.record(id).stage is Stage.FAILED for id in fails)
+        assert not any(self.world.story.record(id).stage is Stage.FAILED for id in others)
+
     @rule(pick=st.integers(0, 1000))
     def cancel(self, pick):
         alive = [r for r in self.world.engine.requests.values() if not r.ended]

@@ -1,21 +1,36 @@
 """How a step's result enters the books: positions are computed, tokens known, blocks indexed or given back.
 
 A `Committing` lives for one call of `Engine.commit`. A request that was cancelled while its step ran is still
-charged for the positions that ran, and emits nothing.
+charged for the positions that ran, and emits nothing; so is one whose numbers came out as not finite, and nothing
+that it computed is found again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from headway.memory.reserve import StateMemory
-from headway.plan import TokenLogprob
+from headway.plan import StepPlan, TokenLogprob
 from headway.planning import Entry
 from headway.request import Emission, FinishReason, Pause, Request, Sequence, Stage
 from headway.story.events import Forked, Outcome
 
 #: Logprobs of some tokens, in order.
 Logprobs: TypeAlias = tuple[TokenLogprob, ...]
+
+
+@dataclass(slots=True)
+class Flight:
+    """A planned step whose result is not in yet."""
+
+    plan: StepPlan
+    entries: list[Entry]
+
+    def requests(self) -> list[Request]:
+        """Each request of the step once. An id may have come back while its cancelled namesake is still here."""
+        return list({id(entry.request): entry.request for entry in self.entries}.values())
 
 
 class Committing:
@@ -92,6 +107,22 @@ class Committing:
         pause = sequence.drafter.verified(drafted, accepted) if sequence.drafter and not request.ended else None
         if pause is not None:
             self.pauses.append((request.id, sequence.index, pause))
+
+
+def give_back(sequence: Sequence, *, keep: bool = True) -> None:
+    """The one way in which a sequence's state ends."""
+    if sequence.state is not None:
+        sequence.state.release(keep=keep)
+        sequence.state = None
+
+
+def not_finite(request: Request, spoiled: Iterable[Entry]) -> str:
+    """Why `request` fails: which of its positions came out as no numbers."""
+    span = next(entry.span for entry in spoiled if entry.request is request)
+    return (
+        f"what the model computed at positions {span.start} to {span.end - 1} is not finite (NaN or infinity): "
+        "its weights are damaged, or too large for the format that they are served in"
+    )
 
 
 def _cut(

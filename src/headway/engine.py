@@ -16,19 +16,20 @@ from dataclasses import dataclass
 
 from headway.arriving import Groups, arrived, new_request, new_sequences
 from headway.clock import Clock
-from headway.committing import Committing
+from headway.committing import Committing, Flight, give_back, not_finite
 from headway.compute.executor import Executor
 from headway.errors import ConfigError, DuplicateRequest, InvariantError, StalledError, UnknownRequest, error_words
 from headway.hooks import Drafters, Watcher, no_drafts, no_watcher
 from headway.integrity import check_identities
 from headway.memory.reserve import StateMemory
 from headway.plan import StepPlan, StepResult, TokenLogprob
-from headway.planning import Entry, Planning
+from headway.planning import Planning
 from headway.policy.order import ORDERS
 from headway.policy.waiting import Limits, never
 from headway.request import Emission, Guide, NewRequest, Request, Sequence, Stage
 from headway.story.events import (
     GRAMMAR,
+    NOT_FINITE,
     AnyEvent,
     Cancelled,
     Committed,
@@ -55,18 +56,6 @@ class EngineOptions:
     def __post_init__(self) -> None:
         if self.seats > self.step_tokens:
             raise ConfigError("--seats", f"{self.seats} seats need as many positions; a step has {self.step_tokens}")
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A planned step whose result is not in yet."""
-
-    plan: StepPlan
-    entries: list[Entry]
-
-    def requests(self) -> list[Request]:
-        """Each request of the step once. An id may have come back while its cancelled namesake is still here."""
-        return list({id(entry.request): entry.request for entry in self.entries}.values())
 
 
 class Engine:
@@ -99,7 +88,7 @@ class Engine:
         self.steps = 0
         self._arrivals = 0
         self._groups = Groups()
-        self._flight: _Flight | None = None
+        self._flight: Flight | None = None
 
     # -- arrivals and departures -----------------------------------------------------------------------------
 
@@ -199,7 +188,7 @@ class Engine:
             raise StalledError(f"{len(self.waiting)} requests wait, {len(self.running)} hold seats, none can move")
         self.steps += 1
         plan = planning.finish()
-        self._flight = _Flight(plan, planning.entries)
+        self._flight = Flight(plan, planning.entries)
         return plan
 
     def commit(self, result: StepResult) -> list[Emission]:
@@ -207,10 +196,14 @@ class Engine:
         flight = self._take_flight()
         at = self.clock.now_ns()
         committing = Committing(self.memory)
+        spoiled = [flight.entries[place] for place in result.spoiled]
+        failed = self._fail([entry.request for entry in spoiled])
         nothing: tuple[tuple[TokenLogprob, ...], ...] = ((),) * len(flight.entries)
         rows = zip(result.tokens, result.logprobs or nothing, result.scores or nothing, strict=True)
         for entry, row in zip(flight.entries, rows, strict=True):
             committing.enter(entry, *row)
+        for entry in spoiled:
+            self._release(entry.request, keep=False)
         finished = self._close(flight)
         self.emit(
             Committed(
@@ -223,6 +216,8 @@ class Engine:
         )
         for pause in committing.pauses:
             self.emit(DraftsPaused(at=at, id=pause[0], index=pause[1], pause=pause[2]))
+        for request in failed:
+            self.emit(Failed(at=at, id=request.id, message=not_finite(request, spoiled), reason=NOT_FINITE))
         for request in finished:
             self.emit(Finished(at=at, id=request.id, reason=str(request.sequences[0].finish)))
         return committing.emissions
@@ -232,12 +227,8 @@ class Engine:
         back unindexed, also those that were indexed before: who knows what the failure left in them."""
         flight = self._take_flight()
         at = self.clock.now_ns()
-        failed = []
+        failed = self._fail(flight.requests())
         for request in flight.requests():
-            if not request.ended:
-                self.running.remove(request)
-                request.move(Stage.FAILED)
-                failed.append(request)
             self._release(request, keep=False)
         self.emit(Committed(at=at, step=flight.plan.step, outcomes=(), forks=(), levels=self.levels()))
         for request in failed:
@@ -250,7 +241,7 @@ class Engine:
         before = pool.live
         sequences = request.open_sequences
         for sequence in sequences:
-            _give_back(sequence)
+            give_back(sequence)
         lost = [sequence.lose() for sequence in sequences]
         request.preemptions += 1
         request.move(Stage.WAITING)
@@ -308,7 +299,7 @@ class Engine:
             raise UnknownRequest(request_id)
         return self.awaiting.pop(request_id)
 
-    def _take_flight(self) -> _Flight:
+    def _take_flight(self) -> Flight:
         flight, self._flight = self._flight, None
         if flight is None:
             raise InvariantError("a result arrived while no step is in flight")
@@ -316,13 +307,21 @@ class Engine:
             entry.request.in_flight = False
         return flight
 
-    def _close(self, flight: _Flight) -> list[Request]:
+    def _fail(self, requests: list[Request]) -> list[Request]:
+        """These requests of a step end here. Returns those that had not ended before."""
+        alive = [request for request in dict.fromkeys(requests) if not request.ended]
+        for request in alive:
+            self.running.remove(request)
+            request.move(Stage.FAILED)
+        return alive
+
+    def _close(self, flight: Flight) -> list[Request]:
         """Give back the blocks of what ended during or with the step. Returns the requests that finished."""
         finished = []
         for request in flight.requests():
             for sequence in request.sequences:
                 if sequence.finish is not None:
-                    _give_back(sequence)
+                    give_back(sequence)
             if request.ended:
                 self._release(request)
             elif not request.open_sequences:
@@ -334,16 +333,9 @@ class Engine:
 
     def _release(self, request: Request, *, keep: bool = True) -> None:
         for sequence in request.sequences:
-            _give_back(sequence, keep=keep)
+            give_back(sequence, keep=keep)
         if self.requests.get(request.id) is request:
             del self.requests[request.id]
 
     def _leave_queue(self, request: Request) -> None:
         del self.waiting[bisect_left(self.waiting, self.order(request), key=self.order)]
-
-
-def _give_back(sequence: Sequence, *, keep: bool = True) -> None:
-    """The one way in which a sequence's state ends."""
-    if sequence.state is not None:
-        sequence.state.release(keep=keep)
-        sequence.state = None

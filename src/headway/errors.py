@@ -60,10 +60,10 @@ class ChecksumMismatch(ArtifactError):
 
 
 class UnsupportedModel(ArtifactError):
-    """The model needs `feature`, which is not implemented; it is refused at load rather than served wrongly."""
+    """The model uses `feature`, which is not implemented; it is refused at load rather than served wrongly."""
 
     def __init__(self, model: str, feature: str) -> None:
-        super().__init__(f"{model} needs {feature}, which Headway does not implement")
+        super().__init__(f"{model} uses {feature}, which Headway does not support")
         self.feature = feature
 
 

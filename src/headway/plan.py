@@ -142,8 +142,11 @@ class StepResult:
     logprobs   by span: one for each of its tokens, or () where its draws ask for none
     scores     by span: one for each token of its `Score`, or ()
     Both are empty when no span of the plan asks for any.
+    spoiled    places of the spans whose state or logits came out not finite (NaN or infinite). Their tokens mean
+               nothing; the state of their positions is empty again, for what comes to lie there next
     """
 
     tokens: tuple[tuple[int, ...], ...]
     logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()
     scores: tuple[tuple[TokenLogprob, ...], ...] = ()
+    spoiled: tuple[int, ...] = ()

@@ -20,7 +20,7 @@ from headway.serve.front import End, Front, Inbox
 from headway.serve.never import Wanted, never
 from headway.serve.shapes import Shape, usage
 from headway.serve.visit import Visit
-from headway.story.events import GRAMMAR
+from headway.story.events import GRAMMAR, NOT_FINITE
 from headway.story.explain import timing
 from headway.story.record import Record
 from headway.text.answer import AnswerText
@@ -207,7 +207,7 @@ class Answer:
         if record.reason == GRAMMAR:
             text = f"{self._grammar_field}: {end.message}"
             return Refusal(400, text, code="invalid_grammar", param=self._grammar_field)
-        return Refusal(500, end.message, code="failed")
+        return Refusal(500, end.message, code=NOT_FINITE if record.reason == NOT_FINITE else "failed")
 
 
 class _Stream(Response):

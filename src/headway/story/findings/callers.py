@@ -74,9 +74,33 @@ def grammars(seen: Seen) -> Finding | None:
     )
 
 
+def not_finite(seen: Seen) -> Finding | None:
+    """Requests that ended because the model's numbers came out as NaN or infinity."""
+    failed = [record for record in _records(seen) if record.reason == ev.NOT_FINITE]
+    if not failed:
+        return None
+    weights = seen.loaded.weights if seen.loaded else None
+    served = f" in {weights}" if weights else ""
+    return Finding(
+        "not_finite",
+        0.0,
+        f"{count(len(failed), 'request')} failed because the model computed NaN or infinity, served{served} "
+        f"({named([record.id for record in failed])}).",
+        "serve with --weights fp32"
+        if weights and weights != "fp32"
+        else "get the model's files again, or another model",
+        "If fp32 changes nothing, the model's files are damaged: get them again."
+        if weights and weights != "fp32"
+        else "",
+        lost=len(failed),
+        evidence={"requests": [record.id for record in failed], "weights": weights},
+    )
+
+
 def failures(seen: Seen) -> Finding | None:
     """Requests that failed for another reason."""
-    failed = [r for r in _records(seen) if r.stage is Stage.FAILED and r.reason != ev.GRAMMAR]
+    told = ev.GRAMMAR, ev.NOT_FINITE
+    failed = [r for r in _records(seen) if r.stage is Stage.FAILED and r.reason not in told]
     if not failed:
         return None
     message, often = Counter(record.message or "no message" for record in failed).most_common(1)[0]
