@@ -170,11 +170,13 @@ def fake_serving(
     guard: Guard | None = None,
     blocks: int = 4096,
     seats: int = 64,
+    max_context: int = 1 << 20,
     log_prompts: bool = False,
     grammars: Grammars | None = None,
 ) -> Iterator[FakeServer]:
     """A server on a free port, ended with the block."""
-    options = ReplicaOptions(model=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=EngineOptions(seats=seats))
+    engine = EngineOptions(seats=seats, max_context=max_context)
+    options = ReplicaOptions(model=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=engine)
     front = Front(files, options, served_name=MODEL, limits=limits)
     executor = GatedExecutor(blocks=blocks)
     front.link = FakeLink(front, executor, blocks, options, grammars)  # type: ignore[assignment]

@@ -68,7 +68,7 @@ class _Connection(H11Protocol):
         untaken: int = self.transport.get_write_buffer_size()
         connection = self.transport.get_extra_info("socket")
         if sys.platform == "linux" and connection is not None:
-            with contextlib.suppress(OSError):  # the connection is lost: nobody will ask again
+            with contextlib.suppress(OSError, ValueError):  # the connection is lost or closed: nobody asks again
                 untaken += struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, b"\0" * 4))[0]
         return untaken
 

@@ -19,11 +19,12 @@ from headway.serve.formats import Asked, asked_grammar
 from headway.serve.front import Front
 from headway.serve.generate import Answer
 from headway.serve.logprobs import Spelling
+from headway.serve.overlong import refuse_over_long
 from headway.serve.shapes import ChatShape, Shape, chat_shape, completion_shape
 from headway.serve.tools import Tools, prompt_text, read_tools
 from headway.serve.toolshapes import tool_shape
 from headway.serve.visit import visit
-from headway.serve.waiting import claim_room, refuse_when_full
+from headway.serve.waiting import claim_room, refuse_when_full, settle_claim
 
 
 async def chat(request: Request) -> Response:
@@ -36,8 +37,10 @@ async def chat(request: Request) -> Response:
     if not body.messages:
         raise InvalidRequest("messages", "messages is empty; at least one message is needed")
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    claim_room(front, visit(request), len(data))
+    current = visit(request)
+    claim_room(front, current, [len(data)])
     text = await asyncio.to_thread(prompt_text, front, body.messages, tools)
+    await refuse_over_long(front, [text], most_tokens=body.most_tokens, current=current)
     prompt = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=False)
     return await _generate(request, front, body, [Prompt(prompt)], ignored, tools=tools)
 
@@ -50,8 +53,9 @@ async def completions(request: Request) -> Response:
     served(front, body.model)
     listed = body.prompts()
     given = [body.prompt] if listed is None else listed
-    claim_room(front, visit(request), sum(len(each.encode() if isinstance(each, str) else each) for each in given),
-               requests=len(given))  # fmt: skip
+    current = visit(request)
+    claim_room(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
+    await refuse_over_long(front, given, most_tokens=body.most_tokens, current=current)
     prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body.echo) for each in given])
     return await _generate(request, front, body, prompts, ignored, listed=listed is not None)
 
@@ -83,9 +87,13 @@ async def _generate(
 ) -> Response:
     current = visit(request)
     _refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
-    assert current.claim is not None and front.ready is not None
-    current.claim.correct(sum(len(prompt.tokens) for prompt in prompts))
+    assert front.ready is not None
     front.check_free(current.id)
+    await refuse_over_long(
+        front, [prompt.tokens for prompt in prompts], most_tokens=body.most_tokens, current=current
+    )
+    field = "messages" if isinstance(body, ChatBody) else "prompt"
+    settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
     asked = _asked(front, body, tools)
     news = [
         _new(body, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)

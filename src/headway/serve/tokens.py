@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from headway.errors import InvalidRequest
 from headway.serve.front import Front
+from headway.serve.overlong import refuse_over_long
 from headway.serve.reading import as_struct, read_object
 from headway.serve.text import served
 from headway.serve.tools import prompt_text, read_tools
@@ -34,7 +35,8 @@ class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 async def tokenize(request: Request) -> Response:
-    """{"prompt"} or {"messages"} to {"tokens", "count", "max_model_len"}."""
+    """{"prompt"} or {"messages"} to {"tokens", "count", "max_model_len"}. A text beyond the context is counted
+    too, unless its length alone tells that it could not fit (400)."""
     front: Front = request.app.state.front
     body = as_struct(TokenizeBody, read_object(await request.body()))
     served(front, body.model or front.served_name)
@@ -45,6 +47,7 @@ async def tokenize(request: Request) -> Response:
         tools, generation = read_tools(body.tools, None, None), body.add_generation_prompt
         text = await asyncio.to_thread(prompt_text, front, body.messages, tools, add_generation_prompt=generation)
         add_bos = False
+    await refuse_over_long(front, [text])
     tokens = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=add_bos)
     limit = front.ready.max_context if front.ready else None
     answer = {"tokens": tokens, "count": len(tokens), "max_model_len": limit}
