@@ -158,7 +158,7 @@ def test_the_last_bytes_of_an_answer_do_not_hold_a_connection_for_ever(server: F
             until(lambda: "fits" not in server.front.story.live)
             until(lambda: len(server.server.server_state.connections) <= 1, 10)
     finally:
-        server.server.config.timeout_keep_alive = 5
+        server.server.config.timeout_keep_alive = 75
 
 
 # -- what else could hold the loop, or tell -------------------------------------------------------------------

@@ -22,7 +22,9 @@ __all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>B|[KMGT]iB|blocks)")
 _KEY = re.compile(r"[!-~]+")
-_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}))?")
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>(\*\.)?[a-z0-9._-]+|\*|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}|\*))?"
+)
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,21 @@ def _key(text: str) -> str:
 
 
 def _origin(text: str) -> str:
-    """An origin as browsers write it: lower case, without the scheme's own port."""
+    """An origin as browsers write it: lower case, without the scheme's own port. `*` stands for a host or a port, or
+    for every page."""
+    if text in ("*", "file://"):
+        return text
+    if text.lower() == "null":
+        raise ValueError("'null' is an origin that any page can take (by a sandboxed frame); * admits every page")
     match = _ORIGIN.fullmatch(text.lower())
     if match is None:
-        raise ValueError(f"{text!r} is not an origin like https://example.com or http://localhost:3000")
-    own = {"http": "80", "https": "443"}[match["scheme"]]
+        raise ValueError(
+            f"{text!r} is not an origin like https://example.com, http://localhost:* or app://obsidian.md, "
+            "without a path; * admits every page"
+        )
+    if match["host"] == "*" and match["scheme"] in ("http", "https"):
+        raise ValueError(f"{text!r} would admit nearly every page; name a host, or * for every page")
+    own = {"http": "80", "https": "443"}.get(match["scheme"])
     port = f":{match['port']}" if match["port"] not in (None, own) else ""
     return f"{match['scheme']}://{match['host']}{port}"
 
@@ -168,6 +180,12 @@ class ServeOptions:
     slow_reader_seconds: int = option(
         30, "how long a client may take nothing of its stream before it is dropped", whole, low=1
     )
+    keep_alive_seconds: int = option(
+        75,
+        "how long a connection may be silent between requests; more than the proxy before the server",
+        whole,
+        low=1,
+    )
     max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
     draft: str = option(
         "none",
@@ -189,9 +207,13 @@ class ServeOptions:
         secret=True,
     )
     allow_origin: tuple[str, ...] = option(
-        (), "a web page's origin, like https://example.com, that may call besides our own", _origin,
-        metavar="ORIGIN", many=True,
-    )  # fmt: skip
+        (),
+        "a web page's origin that may call besides our own, like https://example.com, http://localhost:* or "
+        "app://obsidian.md; * admits every page",
+        _origin,
+        metavar="ORIGIN",
+        many=True,
+    )
     config: str | None = option(None, "TOML file with any of these options", metavar="FILE")
 
     def validate(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ def only(query: Mapping[str, str], *names: str) -> None:
 def read_object(data: bytes) -> dict[str, Any]:
     """A JSON object. Raises InvalidRequest."""
     try:
-        raw = msgspec.json.decode(data or b"null")
+        raw = msgspec.json.decode(data.removeprefix(BOM_UTF8) or b"null")  # RFC 8259 8.1 lets a reader ignore it
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest("body", f"the body is not JSON: {error}") from error
     if not isinstance(raw, dict):
