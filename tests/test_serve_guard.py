@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import re
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -234,6 +235,17 @@ def test_an_application_s_origin_names_no_host() -> None:
     assert guarded(guard, host="obsidian.md") == "host_not_allowed"
     assert guarded(guard, host="a.example.com") is None
     assert guarded(Guard(origins=("*",), loopback=True), host="gpu.lan", origin="http://gpu.lan") is None
+
+
+def test_a_server_that_every_page_may_use_says_so_at_start() -> None:
+    """The port is taken, so that it ends there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ask = ("serve", "--port", str(taken.getsockname()[1]), "--allow-origin")
+        warned, quiet = headway(*ask, "*"), headway(*ask, "http://localhost:*", HEADWAY_API_KEY=KEY)
+        keyed = headway(*ask, "*", HEADWAY_API_KEY=KEY)
+    assert "Warning: with --allow-origin * every web page may use this server" in warned.stderr
+    assert "without a key" in warned.stderr and "Warning" not in quiet.stderr
+    assert "Warning" in keyed.stderr and "without a key" not in keyed.stderr
 
 
 # -- the name -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from headway.serve.front import Front
 from headway.serve.generate import Answer
 from headway.serve.logprobs import Spelling
 from headway.serve.overlong import refuse_over_long
+from headway.serve.reading import read_aside
 from headway.serve.shapes import ChatShape, Shape, chat_shape, completion_shape
 from headway.serve.tools import Tools, prompt_text, read_tools
 from headway.serve.toolshapes import tool_shape
@@ -32,7 +34,7 @@ async def chat(request: Request) -> Response:
     front: Front = request.app.state.front
     _admissible(front)
     data = await request.body()
-    body, ignored = read_body(ChatBody, data)
+    body, ignored = await read_aside(partial(read_body, ChatBody), data)
     served(front, body.model)
     if not body.messages:
         raise InvalidRequest("messages", "messages is empty; at least one message is needed")
@@ -49,15 +51,20 @@ async def completions(request: Request) -> Response:
     """A plain prompt, as text or as token ids, or a list of prompts: then each is a request of its own."""
     front: Front = request.app.state.front
     _admissible(front)
-    body, ignored = read_body(CompletionBody, await request.body())
+    body, ignored, listed = await read_aside(_read_completion, await request.body())
     served(front, body.model)
-    listed = body.prompts()
     given = [body.prompt] if listed is None else listed
     current = visit(request)
     claim_room(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
     await refuse_over_long(front, given, most_tokens=body.most_tokens, current=current)
     prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body.echo) for each in given])
     return await _generate(request, front, body, prompts, ignored, listed=listed is not None)
+
+
+def _read_completion(data: bytes) -> tuple[CompletionBody, list[str], list[str | list[int]] | None]:
+    """With the prompts, if there is a list of them."""
+    body, ignored = read_body(CompletionBody, data)
+    return body, ignored, body.prompts()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from headway.errors import InvalidRequest
 from headway.serve.front import Front
 from headway.serve.overlong import refuse_over_long
-from headway.serve.reading import as_struct, read_object
+from headway.serve.reading import as_struct, read_aside, read_object
 from headway.serve.text import served
 from headway.serve.tools import prompt_text, read_tools
 
@@ -38,7 +38,7 @@ async def tokenize(request: Request) -> Response:
     """{"prompt"} or {"messages"} to {"tokens", "count", "max_model_len"}. A text beyond the context is counted
     too, unless its length alone tells that it could not fit (400)."""
     front: Front = request.app.state.front
-    body = as_struct(TokenizeBody, read_object(await request.body()))
+    body = await read_aside(lambda data: as_struct(TokenizeBody, read_object(data)), await request.body())
     served(front, body.model or front.served_name)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("prompt", "give either prompt or messages")
@@ -57,7 +57,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """{"tokens"} to {"prompt"}; special tokens are spelled out."""
     front: Front = request.app.state.front
-    body = as_struct(DetokenizeBody, read_object(await request.body()))
+    body = await read_aside(lambda data: as_struct(DetokenizeBody, read_object(data)), await request.body())
     served(front, body.model or front.served_name)
     limit = front.tokenizer.vocabulary
     if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < limit:
