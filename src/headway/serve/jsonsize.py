@@ -19,10 +19,11 @@ _OTHER_VALUES = 1 << 16
 #: A conversation may have tens of thousands of messages, each an object of two or three members.
 _MOST_NESTED = 1 << 17
 _MOST_NAMES = 1 << 18
-#: Exact binary fractions have some hundred digits; reading a number takes the square of their number.
-_MOST_DIGITS = 400
+#: Numbers of more digits than these are slow to read (it takes the square of their length), and nobody needs many.
+_DIGITS = 32
+_MOST_DIGITS_BEYOND = 1 << 16
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
-_DIGITS = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d,}" % (_DIGITS + 1))
 
 
 class JsonSize:
@@ -30,7 +31,12 @@ class JsonSize:
     decoding ends there."""
 
     def __init__(self, most_values: int) -> None:
-        self._most = {"values": most_values, "lists and objects": _MOST_NESTED, "members of objects": _MOST_NAMES}
+        self._most = {
+            "values": most_values,
+            "lists and objects": _MOST_NESTED,
+            "members of objects": _MOST_NAMES,
+            f"digits in numbers of more than {_DIGITS}": _MOST_DIGITS_BEYOND,
+        }
         self.counts = dict.fromkeys(self._most, 0)
         self._in_string = False
         self._escape = b""
@@ -40,15 +46,17 @@ class JsonSize:
         """The next bytes of the body. Raises Refusal (413) once there is too much."""
         outside = self._outside(data)
         nested = outside.count(b"[") + outside.count(b"{")
-        self.counts["values"] += outside.count(b",") + nested
-        self.counts["lists and objects"] += nested
-        self.counts["members of objects"] += outside.count(b":")
-        for what, most in self._most.items():
+        found = (outside.count(b",") + nested, nested, outside.count(b":"), self._long_digits(outside))
+        for (what, most), more in zip(self._most.items(), found, strict=True):
+            self.counts[what] += more
             if self.counts[what] > most:
                 raise _too_much(f"the body has more than {most} {what}")
-        if _DIGITS.search(self._tail + outside):
-            raise _too_much(f"the body has a number of more than {_MOST_DIGITS} digits")
-        self._tail = (self._tail + outside)[-_MOST_DIGITS:]
+
+    def _long_digits(self, outside: bytes) -> int:
+        """Digits after the first `_DIGITS` of their number, which may have begun before."""
+        joined = self._tail + outside
+        self._tail = joined[-_DIGITS:]
+        return sum(len(number) - _DIGITS for number in _LONG_NUMBER.findall(joined))
 
     def _outside(self, data: bytes) -> bytes:
         data = self._escape + data
