@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +96,16 @@ def test_a_text_whose_bytes_are_more_than_may_wait_is_judged_by_its_tokens_once_
     assert server.complete(text, max_tokens=1).status_code == 200
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
+
+
+def test_openai_s_client_knows_a_refusal_for_now_by_its_class(blocked: FakeServer) -> None:
+    waiting(blocked, 600, "before")
+    with (
+        openai.OpenAI(base_url=f"{blocked.url}/v1", api_key="none", max_retries=0) as client,
+        pytest.raises(openai.RateLimitError) as caught,
+    ):
+        client.completions.create(model=MODEL, prompt=[7] * 401, max_tokens=1)
+    assert int(caught.value.response.headers["retry-after"]) >= 1 and caught.value.request_id
 
 
 def test_a_text_that_may_fit_later_is_429_while_others_wait(blocked: FakeServer) -> None:
