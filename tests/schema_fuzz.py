@@ -26,6 +26,7 @@ from headway.serve.bodies import RANGES, UNSUPPORTED, ChatBody, CompletionBody
 from headway.serve.formats import Formats
 from headway.serve.guard import Guard
 from headway.serve.openapi import OPERATIONS, document
+from headway.serve.target import WithoutSlash
 from headway.serve.visit import Visits
 from serving import MODEL, until
 
@@ -150,7 +151,7 @@ def ask(server: FakeServer, session: requests.Session, case: Case, excluded: Any
 def test_every_route_is_documented_and_every_documented_operation_has_a_route(server: FakeServer) -> None:
     app: Any = server.server.config.loaded_app
     while not isinstance(app, Starlette):
-        app = app._app if isinstance(app, Visits) else app.app
+        app = app._app if isinstance(app, Visits | WithoutSlash) else app.app
     found = {
         (method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path))
         for route in app.routes

@@ -125,7 +125,7 @@ class Stream:
             for line in response.iter_lines():
                 if self._leave.is_set():
                     return
-                if data := line.removeprefix("data: "):
+                if (data := line.removeprefix("data: ")) and not line.startswith(":"):
                     self.events.append(data if data == "[DONE]" else json.loads(data))
 
     def leave(self) -> None:

@@ -175,6 +175,12 @@ class ServeOptions:
     slow_reader_seconds: int = option(
         30, "how long a client may take nothing of its stream before it is dropped", whole, low=1
     )
+    keep_alive_seconds: int = option(
+        75,
+        "how long a connection may be silent between requests; more than the proxy before the server",
+        whole,
+        low=1,
+    )
     max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
     draft: str = option(
         "none",
@@ -204,9 +210,13 @@ class ServeOptions:
         secret=True,
     )
     allow_origin: tuple[str, ...] = option(
-        (), "a web page's origin, like https://example.com, that may call besides our own", origin,
-        metavar="ORIGIN", many=True,
-    )  # fmt: skip
+        (),
+        "a web page's origin that may call besides our own, like https://example.com, http://localhost:* or "
+        "app://obsidian.md; * admits every page",
+        origin,
+        metavar="ORIGIN",
+        many=True,
+    )
     config: str | None = option(None, "TOML file with any of these options", metavar="FILE")
 
     def validate(self) -> None:

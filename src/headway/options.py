@@ -29,7 +29,9 @@ OptionsT = TypeVar("OptionsT")
 _KEY = re.compile(r"[!-~]+")
 #: A server reads at most 64 KiB of headers.
 _MOST_KEY = 4096
-_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}))?")
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>(\*\.)?[a-z0-9._-]+|\*|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}|\*))?"
+)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 #: Numbers travel as 64 bits, and become clock readings in nanoseconds on their way.
 _MOST, _MOST_DIGITS = (1 << 31) - 1, 40
@@ -134,11 +136,21 @@ def server_url(text: str) -> str:
 
 
 def origin(text: str) -> str:
-    """An origin as browsers write it: lower case, without the scheme's own port."""
+    """An origin as browsers write it: lower case, without the scheme's own port. `*` stands for a host or a port, or
+    for every page."""
+    if text in ("*", "file://"):
+        return text
+    if text.lower() == "null":
+        raise ValueError("'null' is an origin that any page can take (by a sandboxed frame); * admits every page")
     match = _ORIGIN.fullmatch(text.lower())
     if match is None:
-        raise ValueError(f"{text!r} is not an origin like https://example.com or http://localhost:3000")
-    own = {"http": "80", "https": "443"}[match["scheme"]]
+        raise ValueError(
+            f"{text!r} is not an origin like https://example.com, http://localhost:* or app://obsidian.md, "
+            "without a path; * admits every page"
+        )
+    if match["host"] == "*" and match["scheme"] in ("http", "https"):
+        raise ValueError(f"{text!r} would admit nearly every page; name a host, or * for every page")
+    own = {"http": "80", "https": "443"}.get(match["scheme"])
     port = f":{match['port']}" if match["port"] not in (None, own) else ""
     return f"{match['scheme']}://{match['host']}{port}"
 

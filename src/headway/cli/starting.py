@@ -22,6 +22,7 @@ from headway.serve.front import Front
 from headway.serve.guard import Guard
 from headway.serve.http import Server, listen, serve
 from headway.serve.limits import ServeLimits
+from headway.serve.origins import ANY
 from headway.story.log import EventLog, check_place
 
 
@@ -35,6 +36,13 @@ def start(args: argparse.Namespace) -> int:
     console = make_console(stderr=True)
     if options.event_log is not None:
         check_place(_log_path(options))
+    if ANY in options.allow_origin:
+        open_to_all = "" if options.api_key else ", without a key"
+        console.print(
+            "Warning: with --allow-origin * every web page may use this server from a browser that reaches it"
+            f"{open_to_all}. Better name the origins that need it.",
+            style="yellow", soft_wrap=True, highlight=False, markup=False,
+        )  # fmt: skip
     listener = listen(options.host, options.port)
     cache = Cache.at(environment.cache)
     files = resolve(options.model[0], cache=environment.cache)
@@ -118,6 +126,8 @@ def _limits(options: ServeOptions) -> ServeLimits:
         max_seconds=options.max_seconds,
         max_body_bytes=options.max_body.bytes,
         slow_reader_seconds=options.slow_reader_seconds,
+        keep_alive_seconds=options.keep_alive_seconds,
+        max_connections=max(ServeLimits.max_connections, 2 * options.max_waiting),
     )
 
 

@@ -62,7 +62,7 @@ def from_server(options: ClientOptions, id: str) -> dict[str, Any]:
 def from_log(path: Path, id: str) -> dict[str, Any]:
     """The record as it stood when the log was last written. Raises LogError."""
     from headway.serve.shapes import plain_ids
-    from headway.story.explain import request_view
+    from headway.story.explain import request_view, request_views
     from headway.story.log import LogFile
     from headway.story.reducer import Story
 
@@ -76,7 +76,7 @@ def from_log(path: Path, id: str) -> dict[str, Any]:
             return request_view(story, story.record(plain), last_at)
         members = [known for known in (*story.ended, *story.live) if known.rpartition("~")[0] == plain]
         if members:
-            views = [request_view(story, story.record(member), last_at) for member in members]
+            views = request_views(story, map(story.record, members), last_at)
             return {"id": plain, "data": views}
     raise LogError(path, f"it tells of no request {id!r}")
 

@@ -35,6 +35,7 @@ from headway.text.probing import Probes
 from headway.text.template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
 from headway.text.tools import ToolFormat
+from headway.verdict import Never
 
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
@@ -151,6 +152,14 @@ class Front:
             self._moved_at = time.monotonic()
         self.link.say(Submit(new))
         return inbox
+
+    def refuse(self, request_id: str, received_at: int, verdict: Never) -> None:
+        """Tell the story of a request that could not be served even alone, and was not sent to the replica to learn
+        it. Raises DuplicateRequest for an id that is alive."""
+        self.check_free(request_id)
+        now = self.clock.now_ns()
+        self._fold(ev.Received(at=received_at, id=request_id, sent_at=now))
+        self._fold(ev.Refused(at=now, id=request_id, reason=verdict.rule, verdict=verdict))
 
     def cancel(self, request_id: str, by: str) -> None:
         """Ask the replica to end a request; its inbox tells when it has."""

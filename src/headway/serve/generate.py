@@ -28,6 +28,8 @@ from headway.verdict import Never
 
 T = TypeVar("T")
 _json = msgspec.json.Encoder()
+#: Clients of server-sent events skip a line that begins with a colon.
+_COMMENT = b": still here\n\n"
 
 
 @dataclass
@@ -94,13 +96,16 @@ class Answer:
                 raise self._refusal(part.inbox.refused)
         return _Stream(self, headers, include_usage, continuous_usage)
 
-    async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes]:
-        """The data of a stream's events, one by one."""
+    async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes | None]:
+        """The data of a stream's events, one by one; None when there was nothing to tell for a while."""
         emitted = 0
         open_choices = sum(part.new.n for part in self._parts.values())
         open_parts = len(self._parts)
         while open_parts:
-            item = await self._queue.get()
+            item = await self._next()
+            if item is None:
+                yield None
+                continue
             if isinstance(item, End):
                 if item.stage is not Stage.FINISHED:
                     yield _json.encode(self._refusal(item).body())
@@ -123,6 +128,14 @@ class Answer:
                 last = self._shape.chunk([]) | {"usage": usage(self._records), "headway": self._timing()}
                 yield _json.encode(last)
         yield b"[DONE]"
+
+    async def _next(self) -> Emission | End | None:
+        """None when nothing comes for so long that whoever passes the stream on might think it dead."""
+        try:
+            async with asyncio.timeout(self._front.limits.comment_seconds):
+                return await self._queue.get()
+        except TimeoutError:
+            return None
 
     async def follow(self, receive: Receive, work: Awaitable[None]) -> None:
         """Do `work` unless the client leaves."""
@@ -226,7 +239,8 @@ class _Stream(Response):
 
     async def _write(self, send: Send) -> None:
         async for data in self._answer.events(self._include_usage, self._continuous_usage):
-            await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+            event = _COMMENT if data is None else b"data: " + data + b"\n\n"
+            await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -19,7 +19,7 @@ OVERFLOW = "context_length_exceeded"
 class Wanted:
     """What one request asks for, and in which fields of its body.
 
-    prompt         positions of its prompt
+    prompt         positions of its prompt, or with `at_least` the fewest that its text can have
     most_tokens    what an answer of its may have; None: what fits
     n              answers
     prompt_field   `messages` or `prompt`
@@ -33,6 +33,7 @@ class Wanted:
     prompt_field: str = "prompt"
     place: int | None = None
     tokens_field: str | None = None
+    at_least: bool = False
 
     @property
     def named(self) -> str:
@@ -58,7 +59,8 @@ def context_exceeded(wanted: Wanted, limit: int, option: str | None) -> Refusal:
     begin = f"This model's maximum context length is {limit} tokens. However, "
     if wanted.most_tokens is None or wanted.prompt >= limit:
         own = "your " if wanted.place is None else ""
-        what = f"{own}{wanted.named.removeprefix('the ')} resulted in {wanted.prompt} tokens"
+        least = "at least " if wanted.at_least else ""
+        what = f"{own}{wanted.named.removeprefix('the ')} resulted in {least}{wanted.prompt} tokens"
         more = ", and an answer needs at least one more" if wanted.prompt == limit else ""
         text = f"{begin}{what}{more}. Please reduce the length of {wanted.named}"
         return _refusal(text, option, OVERFLOW, wanted.prompt_field)

@@ -15,7 +15,7 @@ from headway.request import Stage
 from headway.serve.front import Front
 from headway.serve.reading import only
 from headway.serve.shapes import plain_ids
-from headway.story.explain import request_view
+from headway.story.explain import request_views
 
 #: Requests on a page of `/v1/requests`: unless told otherwise, and at most.
 PAGE = 100
@@ -38,7 +38,7 @@ async def requests(request: Request) -> Response:
     if stage is not None:
         records = [record for record in records if record.stage == stage]
     now = front.clock.now_ns()
-    data = [request_view(front.story, record, now) for record in records[:limit]]
+    data = request_views(front.story, records[:limit], now)
     return JSONResponse({"data": data, "next": records[limit - 1].id if len(records) > limit else None})
 
 
@@ -50,7 +50,7 @@ async def one_request(request: Request) -> Response:
     records = front.find(id)
     if request.method == "DELETE":
         await asyncio.gather(*map(front.cancelled, records))
-    views = [request_view(front.story, record, front.clock.now_ns()) for record in records]
+    views = request_views(front.story, records, front.clock.now_ns())
     if records[0].id in plain_ids(id):
         return JSONResponse(views[0])
     return JSONResponse({"id": records[0].id.rpartition("~")[0], "data": views})

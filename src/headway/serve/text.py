@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -20,12 +22,14 @@ from headway.serve.front import Front
 from headway.serve.generate import Answer
 from headway.serve.logprobs import Spelling
 from headway.serve.never import Wanted
+from headway.serve.overlong import refuse_over_long
 from headway.serve.prompts import chat_prompt
+from headway.serve.reading import read_aside
 from headway.serve.shapes import ChatShape, Shape, chat_shape, completion_shape
 from headway.serve.tools import Tools, read_tools
 from headway.serve.toolshapes import tool_shape
 from headway.serve.visit import visit
-from headway.serve.waiting import claim_room, refuse_when_full
+from headway.serve.waiting import claim_room, refuse_when_full, settle_claim
 
 
 async def chat(request: Request) -> Response:
@@ -33,11 +37,13 @@ async def chat(request: Request) -> Response:
     front: Front = request.app.state.front
     _admissible(front)
     data = await request.body()
-    body, ignored = read_body(ChatBody, data)
+    body, ignored = await read_aside(partial(read_body, ChatBody), data)
     served(front, body.model)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    claim_room(front, visit(request), len(data))
+    current = visit(request)
+    claim_room(front, current, [len(data)])
     chat = await chat_prompt(front, body.messages, body, tools)
+    await refuse_over_long(front, _asks(body, [chat.text]), current)
     prompt = await asyncio.to_thread(front.tokenizer.encode, chat.text, add_bos=False)
     return await _generate(request, front, body, [Prompt(prompt)], [*ignored, *chat.ignored], tools=tools)
 
@@ -46,14 +52,20 @@ async def completions(request: Request) -> Response:
     """A plain prompt, as text or as token ids, or a list of prompts: then each is a request of its own."""
     front: Front = request.app.state.front
     _admissible(front)
-    body, ignored = read_body(CompletionBody, await request.body())
+    body, ignored, listed = await read_aside(_read_completion, await request.body())
     served(front, body.model)
-    listed = body.prompts()
     given = [body.prompt] if listed is None else listed
-    claim_room(front, visit(request), sum(len(each.encode() if isinstance(each, str) else each) for each in given),
-               requests=len(given))  # fmt: skip
+    current = visit(request)
+    claim_room(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
+    await refuse_over_long(front, _asks(body, given, listed=listed is not None), current)
     prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body) for each in given])
     return await _generate(request, front, body, prompts, ignored, listed=listed is not None)
+
+
+def _read_completion(data: bytes) -> tuple[CompletionBody, list[str], list[str | list[int]] | None]:
+    """With the prompts, if there is a list of them."""
+    body, ignored = read_body(CompletionBody, data)
+    return body, ignored, body.prompts()
 
 
 @dataclass(frozen=True)
@@ -83,9 +95,11 @@ async def _generate(
 ) -> Response:
     current = visit(request)
     _refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
-    assert current.claim is not None and front.ready is not None
-    current.claim.correct(sum(len(prompt.tokens) for prompt in prompts))
+    assert front.ready is not None
     front.check_free(current.id)
+    await refuse_over_long(front, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
+    field = "messages" if isinstance(body, ChatBody) else "prompt"
+    settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
     asked = _asked(front, body, tools)
     if body.priority and not front.options.heeds_priority:
         body.priority = 0
@@ -98,7 +112,7 @@ async def _generate(
         new.check(front.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
     shape, echoes = _shape(front, body, current.id, tools), [prompt.echo for prompt in prompts]
-    wanted = [_wanted(body, new, i if listed else None) for i, new in enumerate(news)]
+    wanted = [_wanted(body, len(new.prompt), i if listed else None) for i, new in enumerate(news)]
     answer = Answer(front, shape, news, echoes, current, wanted, asked.field if asked else None)
     if not body.stream:
         return await answer.whole(request, headers)
@@ -142,11 +156,19 @@ def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, a
     )
 
 
-def _wanted(body: ChatBody | CompletionBody, new: NewRequest, place: int | None) -> Wanted:
+def _asks(
+    body: ChatBody | CompletionBody, prompts: Sequence[str | list[int]], *, listed: bool = False
+) -> list[tuple[str | list[int], Wanted]]:
+    """Each prompt with what is wanted of it; how many positions it has is yet to be found out."""
+    return [(prompt, _wanted(body, 0, i if listed else None)) for i, prompt in enumerate(prompts)]
+
+
+def _wanted(body: ChatBody | CompletionBody, prompt: int, place: int | None) -> Wanted:
+    """What is wanted of a prompt of `prompt` positions, number `place` of a list."""
     return Wanted(
-        prompt=len(new.prompt),
-        most_tokens=new.max_tokens,
-        n=new.n,
+        prompt=prompt,
+        most_tokens=body.most_tokens,
+        n=body.n or 1,
         prompt_field="messages" if isinstance(body, ChatBody) else "prompt",
         place=place,
         tokens_field=body.tokens_field,
