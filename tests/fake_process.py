@@ -56,7 +56,9 @@ class Client:
             self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self._connection.connect((to.host, to.port))
         self._data = b""
-        body = json.dumps({"model": MODEL, "prompt": prompt, "temperature": 0, "ignore_eos": True} | fields)
+        body = json.dumps(
+            {"model": MODEL, "prompt": prompt, "temperature": 0, "ignore_eos": True, "max_tokens": None} | fields
+        )
         name = "" if id is None else f"x-request-id: {id}\r\n"
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{name}"
         self._connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())

@@ -30,7 +30,7 @@ from headway.replica.messages import Ready, ToFront, Told, encode
 from headway.replica.options import ReplicaOptions
 from headway.request import Guide, Watch
 from headway.story.events import Admitted, Arrived, Finished
-from headway.text.answer import AnswerText
+from headway.text.answer import AnswerTexts
 from headway.text.grammar import GrammarCompiler
 from headway.text.tokenizer import Tokenizer
 
@@ -97,8 +97,12 @@ class Text:
     def _compiler(self) -> GrammarCompiler:
         return GrammarCompiler(self._files.tokenizer, self._files.eos_ids, VOCABULARY)
 
+    @cached_property
+    def _texts(self) -> AnswerTexts:
+        return AnswerTexts(self._tokenizer)
+
     def watch(self, stop: tuple[str, ...], min_tokens: int) -> Watch:
-        return AnswerText(self._tokenizer, stop, min_tokens)
+        return self._texts(stop, min_tokens)
 
     def knows(self, grammar: Grammar) -> bool:
         return self._compiler.knows(grammar)

@@ -12,7 +12,6 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import httpx
@@ -29,7 +28,7 @@ from headway.serve.front import Front
 from headway.serve.guard import Guard
 from headway.serve.http import Server, listen
 from headway.serve.limits import ServeLimits
-from headway.text.answer import AnswerText
+from headway.text.answer import AnswerTexts
 from serving import MODEL
 
 VOCABULARY = 49_152
@@ -39,8 +38,8 @@ BLOCK_TOKENS = 16
 class GatedExecutor(FakeExecutor):
     """Steps only while `gate` is open; `waits` says that a step stands before it."""
 
-    def __init__(self, *, blocks: int) -> None:
-        super().__init__(blocks=blocks, block_tokens=BLOCK_TOKENS, vocab=VOCABULARY)
+    def __init__(self, *, blocks: int, model_context: int) -> None:
+        super().__init__(blocks=blocks, block_tokens=BLOCK_TOKENS, vocab=VOCABULARY, max_context=model_context)
         self.gate = threading.Event()
         self.gate.set()
         self.waits = False
@@ -101,7 +100,7 @@ class FakeLink:
             loop.call_soon_threadsafe(self._front._heard, message)
 
         self._socket = FakeSocket(hear)
-        watcher = partial(AnswerText, self._front.tokenizer)
+        watcher = AnswerTexts(self._front.tokenizer)
         replica = Replica(
             self._socket, self._executor, self._blocks, self._options, watcher, self._grammars,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -149,7 +148,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     def complete(self, prompt: str | list[int], /, *, id: str | None = None, **fields: Any) -> httpx.Response:
-        body = {"model": MODEL, "prompt": prompt, "ignore_eos": True} | fields
+        body = {"model": MODEL, "prompt": prompt, "ignore_eos": True, "max_tokens": None} | fields
         return self.http.post("/v1/completions", json=body, headers={"x-request-id": id} if id else {})
 
     def record(self, id: str) -> dict[str, Any]:
@@ -170,13 +169,17 @@ def fake_serving(
     guard: Guard | None = None,
     blocks: int = 4096,
     seats: int = 64,
+    policy: str = "fcfs",
+    model_context: int = 1 << 20,
+    max_context: int = 1 << 20,
     log_prompts: bool = False,
     grammars: Grammars | None = None,
 ) -> Iterator[FakeServer]:
     """A server on a free port, ended with the block."""
-    options = ReplicaOptions(model=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=EngineOptions(seats=seats))
+    engine = EngineOptions(seats=seats, policy=policy, max_context=max_context)
+    options = ReplicaOptions(model=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=engine)
     front = Front(files, options, served_name=MODEL, limits=limits)
-    executor = GatedExecutor(blocks=blocks)
+    executor = GatedExecutor(blocks=blocks, model_context=model_context)
     front.link = FakeLink(front, executor, blocks, options, grammars)  # type: ignore[assignment]
     server = Server(front, guard or Guard(), log_prompts=log_prompts)
     listener = listen("127.0.0.1", 0)

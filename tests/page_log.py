@@ -24,13 +24,16 @@ OF_A_FRONT = {ev.Loaded, ev.TurnedAway, ev.Received, ev.Prompted, ev.Delivered}
 
 def log() -> list[ev.AnyEvent]:
     """Of everything something: preemptions, siblings, known prefixes, drafts, grammars, a cancellation in the middle
-    of a step, a refusal, a step that fails, waits of all kinds."""
-    world = World(blocks=26, seats=4, step_tokens=64, max_bypass=2, drafters=lambda new: Pausing())
+    of a step, refusals, a step that fails, waits of all kinds."""
+    world = World(
+        blocks=26, seats=4, step_tokens=64, max_bypass=2, drafters=lambda new: Pausing(), model_context=8000
+    )
     prompt = [7 * i % 97 for i in range(96)]
     world.add("a", 150, max_tokens=60)
     world.add("b", [*prompt, 1], max_tokens=30, n=2)
     world.add("c", 90, max_tokens=30)
     world.add("huge", 5000, max_tokens=1)
+    world.add("endless", 9000, max_tokens=1)
     world.add("strict", 20, max_tokens=4, grammar=Grammar("regex", "x"))
     world.add("loose", 20, max_tokens=4, grammar=Grammar("regex", "y"))
     for _ in range(12):

@@ -44,9 +44,9 @@ class Reference:
         waits: dict[str, tuple] = {}
         moves: dict[str, int] = {}
         left = self.budget
-        for r in sorted(self.running, key=lambda r: (r.priority, r.arrival)):
+        for r in sorted(self.running, key=self.order):
             while r in self.running and r.known - r.computed == 1 and self.blocks(r.known) - r.held > self.free:
-                victim = max(self.running, key=lambda v: (v.priority, v.arrival))
+                victim = max(self.running, key=self.order)
                 self.free += victim.held
                 victim.held = victim.computed = 0
                 self.running.remove(victim)

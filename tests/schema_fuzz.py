@@ -26,6 +26,7 @@ from headway.serve.bodies import RANGES, UNSUPPORTED, ChatBody, CompletionBody
 from headway.serve.formats import Formats
 from headway.serve.guard import Guard
 from headway.serve.openapi import OPERATIONS, document
+from headway.serve.target import WithoutSlash
 from headway.serve.visit import Visits
 from serving import MODEL, until
 
@@ -42,6 +43,9 @@ def _once() -> dict[str, Any]:
     chat, plain = (single["components"]["schemas"][name] for name in ("ChatBody", "CompletionBody"))
     for name in set(chat["properties"]) & set(plain["properties"]) - {"model", "stream", "logprobs"}:
         del chat["properties"][name]
+    tokenize = single["components"]["schemas"]["TokenizeBody"]
+    for name in set(chat["properties"]) & set(tokenize["properties"]) - {"model", "messages", "tools"}:
+        del tokenize["properties"][name]
     return single
 
 
@@ -51,6 +55,7 @@ def _served() -> dict[str, Any]:
     narrow = copy.deepcopy(DOCUMENT)
     schemas = narrow["components"]["schemas"]
     dependent = {"stream_options", "min_tokens", "top_logprobs", "prompt_logprobs", "tools", "tool_choice"}
+    dependent |= {"continue_final_message"}
     left_out = dependent | set(Formats.__struct_fields__) | set(UNSUPPORTED) - {"echo", "logprobs"}
     for name in ("ChatBody", "CompletionBody"):
         body = schemas[name]
@@ -146,7 +151,7 @@ def ask(server: FakeServer, session: requests.Session, case: Case, excluded: Any
 def test_every_route_is_documented_and_every_documented_operation_has_a_route(server: FakeServer) -> None:
     app: Any = server.server.config.loaded_app
     while not isinstance(app, Starlette):
-        app = app._app if isinstance(app, Visits) else app.app
+        app = app._app if isinstance(app, Visits | WithoutSlash) else app.app
     found = {
         (method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path))
         for route in app.routes

@@ -53,7 +53,7 @@ class Server:
         return response.json()
 
     def complete(self, prompt: str | list[int], /, *, id: str | None = None, **fields: Any) -> httpx.Response:
-        """`POST /v1/completions`, greedy unless told otherwise."""
+        """`POST /v1/completions`, greedy, and as long as fits, unless told otherwise."""
         return self.http.post("/v1/completions", json=completion(prompt, **fields), headers=_id(id))
 
     def text(self, prompt: str | list[int], /, **fields: Any) -> str:
@@ -90,7 +90,7 @@ class Server:
 
     @property
     def replica(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
+        (child,) = replicas(self.process.pid)
         return child
 
     def stop(self) -> int:
@@ -98,6 +98,12 @@ class Server:
         self.http.close()
         self.process.terminate()
         return self.process.wait(30)
+
+
+def replicas(front: int) -> list[psutil.Process]:
+    """The children of a front but for those that render chat templates."""
+    children = psutil.Process(front).children()
+    return [child for child in children if "headway.text.rendering" not in child.cmdline()]
 
 
 class Stream:
@@ -119,7 +125,7 @@ class Stream:
             for line in response.iter_lines():
                 if self._leave.is_set():
                     return
-                if data := line.removeprefix("data: "):
+                if (data := line.removeprefix("data: ")) and not line.startswith(":"):
                     self.events.append(data if data == "[DONE]" else json.loads(data))
 
     def leave(self) -> None:
@@ -144,7 +150,8 @@ class Stream:
 
 
 def completion(prompt: str | list[int], /, **fields: Any) -> dict[str, Any]:
-    return {"model": MODEL, "prompt": prompt, "temperature": 0} | fields
+    """A body: greedy, and as long as fits, unless told otherwise."""
+    return {"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": None} | fields
 
 
 @contextlib.contextmanager

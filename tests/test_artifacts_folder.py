@@ -148,8 +148,15 @@ def test_damaged_and_missing_files_are_named(folder: Path) -> None:
         resolve(str(folder))
     (folder / "tokenizer.json").unlink()
     write(folder / "config.json", {})
-    with pytest.raises(UnsupportedModel, match=r"tokenizer\.json"):
+    with pytest.raises(ModelNotFound, match=r"^tokenizer\.json not found in "):
         resolve(str(folder))
     (folder / "config.json").unlink()
-    with pytest.raises(ModelNotFound, match=r"no config\.json"):
+    with pytest.raises(ModelNotFound, match=r"config\.json not found"):
+        resolve(str(folder))
+
+
+def test_an_end_token_outside_the_vocabulary_is_refused(folder: Path) -> None:
+    save_file(tensors(), folder / "model.safetensors")
+    write(folder / "config.json", {"vocab_size": 50, "eos_token_id": [7, 50]})
+    with pytest.raises(ArtifactError, match=r"eos_token_id is 50, which is outside the vocabulary \(0 to 49\)"):
         resolve(str(folder))

@@ -7,6 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from transformers import AutoConfig, LlamaConfig
 from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -174,7 +175,7 @@ def test_other_architectures_tokenizers_and_tensors_are_refused_by_name(tmp_path
         load(tiny_models.write_gguf(path, tokenizer_model="llama"))
     with pytest.raises(UnsupportedModel, match="'tekken'"):
         load(tiny_models.write_gguf(path, pre="tekken"))
-    with pytest.raises(UnsupportedModel, match="pre-tokenizer None"):
+    with pytest.raises(ArtifactError, match=r"required GGUF key tokenizer\.ggml\.pre is missing"):
         load(tiny_models.write_gguf(path, pre=None))
     with pytest.raises(UnsupportedModel, match=r"blk\.0\.ffn_gate_inp\.weight"):
         load(tiny_models.write_gguf(path, raw={"blk.0.ffn_gate_inp.weight": np.zeros((2, 32), np.float32)}))
@@ -187,6 +188,131 @@ def test_a_file_that_was_cut_off_says_so_wherever_it_was_cut(tmp_path: Path) -> 
         path.write_bytes(whole[:size])
         with pytest.raises(ArtifactError, match="not a whole GGUF"):
             read_header(path)
-    path.with_suffix(".txt").write_bytes(whole)
-    with pytest.raises(ModelNotFound, match=r"not a \.gguf"):
-        load(path.with_suffix(".txt"))
+
+
+# -- what is no GGUF file, or a damaged one ---------------------------------------------------------------------
+
+
+def test_a_gguf_file_is_known_by_its_first_bytes_whatever_its_name(tmp_path: Path) -> None:
+    path = tiny_models.write_gguf(tmp_path / "weights.bin")
+    assert load(path).eos_ids
+
+
+@pytest.mark.parametrize("beside", ["config.json", "README.md"])
+def test_a_folder_with_one_gguf_file_is_that_model(tmp_path: Path, beside: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = tiny_models.write_gguf(folder / "sha256-abc")
+    (folder / beside).write_text("{}")
+    files = resolve(str(folder), cache=tmp_path / "cache")
+    assert (files.name, files.source) == (str(folder), str(path))
+    (folder / "other.gguf").write_bytes(path.read_bytes())
+    with pytest.raises(ModelNotFound, match=r"2 GGUF files \(other\.gguf, sha256-abc\): give the path of one"):
+        resolve(str(folder), cache=tmp_path / "cache")
+    path.unlink()
+    (folder / "other.gguf").write_bytes(b"no model")
+    (folder / beside).unlink()
+    with pytest.raises(ModelNotFound, match=r"config\.json not found, and no GGUF file"):
+        resolve(str(folder), cache=tmp_path / "cache")
+
+
+def safetensors_bytes() -> bytes:
+    return save({"w": np.zeros(4, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the file is empty"),
+        (safetensors_bytes(), "a safetensors file; give its folder"),
+        (b"\x08\x07\x12\x04onnx", "ONNX files are not supported"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"<!DOCTYPE html>", "a web page"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"\x80\x02}q", "a Python pickle"),
+        (b"tjgg\x03\0\0\0", "before GGUF"),
+        (b"some text", r"begins with b'some', not b'GGUF'"),
+    ],
+)
+def test_what_a_file_is_instead_is_told(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / ("m.onnx" if b"onnx" in content else "m.gguf")
+    path.write_bytes(content)
+    with pytest.raises(ModelNotFound, match=words):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [(b"\1\0\0\0", "GGUF version 1 "), (b"\0\0\0\3", "big-endian"), (b"\4\0\0\0", "version 4")]
+)
+def test_other_versions_and_byte_orders_are_refused_by_name(tmp_path: Path, version: bytes, words: str) -> None:
+    path = tiny_models.write_gguf(tmp_path / "m.gguf")
+    path.write_bytes(b"GGUF" + version + path.read_bytes()[8:])
+    with pytest.raises(UnsupportedModel, match=words):
+        load(path)
+
+
+@pytest.mark.parametrize("role", ["bos", "eos", "eot", "eom", "unknown", "padding", "seperator"])
+@pytest.mark.parametrize("id", [100_000, 2**32 - 1])
+def test_a_special_token_outside_the_vocabulary_is_refused(tmp_path: Path, role: str, id: int) -> None:
+    path = tiny_models.write_gguf(tmp_path / "m.gguf")
+    rewrite(path, {f"tokenizer.ggml.{role}_token_id": id})
+    last = len(tiny_models.vocabulary()[0]) - 1
+    words = rf"tokenizer\.ggml\.{role}_token_id is {id}, which is outside the vocabulary \(0 to {last}\)"
+    with pytest.raises(ArtifactError, match=words):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["general.architecture", "llama.block_count", "llama.context_length", "llama.embedding_length",
+     "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.layer_norm_rms_epsilon",
+     "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.merges",
+     "tokenizer.ggml.token_type"],
+)  # fmt: skip
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    path = tiny_models.write_gguf(tmp_path / "m.gguf")
+    rewrite(path, {}, without=key)
+    with pytest.raises(ArtifactError, match=rf"required GGUF key {key} is missing$"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"llama.attention.head_count": 0}, r"head_count is 0, not a number above 0"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon is nan"),
+        ({"llama.rope.freq_base": float("inf")}, "freq_base is inf"),
+        ({"llama.block_count": "two"}, "block_count is 'two'"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, "but 2 types"),
+        ({"tokenizer.ggml.merges": ["zzz qqq"]}, "make no tokenizer"),
+        ({"tokenizer.ggml.eos_token_id": "end"}, "is 'end', which is not a token id"),
+    ],
+)
+def test_a_value_that_cannot_be_right_is_named(tmp_path: Path, extra: dict[str, object], words: str) -> None:
+    path = tiny_models.write_gguf(tmp_path / "m.gguf")
+    rewrite(path, extra)
+    with pytest.raises(ArtifactError, match=words):
+        load(path)
+
+
+def rewrite(path: Path, changed: dict[str, object], without: str | None = None) -> None:
+    """The same file with other metadata, by the `gguf` package."""
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(path.with_suffix(".new"), "llama")
+    writer.kv_data[0].pop("general.architecture")
+    kinds = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING", list: "ARRAY"}
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == without or key in changed:
+            continue
+        inner = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(key, field.contents(), field.types[0], sub_type=inner)
+    for key, value in changed.items():
+        inner = gguf.GGUFValueType[kinds[type(value[0])]] if isinstance(value, list) else None
+        writer.add_key_value(key, value, gguf.GGUFValueType[kinds[type(value)]], sub_type=inner)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    path.with_suffix(".new").replace(path)

@@ -78,7 +78,7 @@ def test_a_span_without_draws_answers_nothing_and_several_draws_share_logits(exe
     hot = Sampling(temperature=5.0, seed=3)
     draws = tuple(Draw(index, 12, hot) for index in range(6))
     spans = (Span(0, tokens(9), (0,)), Span(0, tokens(12), (1,), (*draws, greedy(12))))
-    nothing, several = executor.run(StepPlan(0, spans)).tokens
+    nothing, several = (each.tokens for each in executor.run(StepPlan(0, spans)).results)
     assert nothing == ()
     assert len(several) == 7
     assert len(set(several)) > 2
@@ -94,13 +94,13 @@ def test_drafts_change_how_many_tokens_a_step_yields_but_not_which(
     for step in range(8):
         start = 0 if step == 0 else len(plain) - 1
         span = Span(start, plain[start:], ROOM, (Draw(2, len(plain), sampling),))
-        plain += executor.run(StepPlan(step, (span,))).tokens[0]
+        plain += executor.run(StepPlan(step, (span,))).results[0].tokens
     truth = plain[10:]
     for right in range(4):
         guesses = (*truth[:right], *((token + 1) % 97 for token in truth[right:3]))
         executor.run(StepPlan(0, (Span(0, known[:-1], ROOM),)))
         span = Span(9, (known[-1], *guesses), ROOM, (Draw(2, 10, sampling),), drafts=3)
-        assert executor.run(StepPlan(1, (span,))).tokens == (truth[: right + 1],)
+        assert executor.run(StepPlan(1, (span,))).results[0].tokens == truth[: right + 1]
 
 
 def test_a_step_beyond_its_bound_is_refused(executor: TextExecutor) -> None:

@@ -44,7 +44,8 @@ def answers(executor: TextExecutor, prompts: list[list[int]], counts: list[int])
             table = tuple(range(i * BLOCKS_EACH, (i + 1) * BLOCKS_EACH))
             spans.append(Span(computed[i], known[i][computed[i] :], table, (greedy(len(known[i])),)))
             computed[i] = len(known[i])
-        for i, tokens in zip(open_, executor.run(StepPlan(step, tuple(spans))).tokens, strict=True):
+        results = executor.run(StepPlan(step, tuple(spans))).results
+        for i, tokens in zip(open_, (each.tokens for each in results), strict=True):
             known[i] += tokens
         step += 1
 

@@ -86,8 +86,19 @@ def test_a_kernel_without_any_order_says_so_and_is_left_alone() -> None:
 
 def test_weights_too_large_for_half_precision_are_refused() -> None:
     (half,) = (kernel for kernel in KERNELS["bf16"] if kernel.serial)
-    with pytest.raises(ConfigError, match="65504"):
-        half.pack(torch.full((4, 4), 70000.0).bfloat16(), None)
+    weight = torch.ones(4, 4)
+    weight[1, 2], weight[3, 0] = 70000.0, -1e6
+    with pytest.raises(
+        ConfigError, match=r"--weights: layers\.0\.o\.weight has 2 values .*above 65504, up to .*fp32"
+    ):
+        Products(half, {"layers.0.o": (weight.bfloat16(), None)})
+
+
+def test_a_bias_that_overflows_in_bf16_is_refused() -> None:
+    packed = KERNELS["bf16"][0]
+    bias = torch.tensor([1.0, 3.4e38])
+    with pytest.raises(ConfigError, match=r"o\.bias has 1 values"):
+        Products(packed, {"o": (torch.ones(2, 4).bfloat16(), bias)})
 
 
 def test_a_format_without_kernels_is_refused() -> None:

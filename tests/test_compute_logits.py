@@ -39,7 +39,7 @@ def test_greedy_tokens_are_those_of_transformers(variant: str, tmp_path: Path) -
     for step in range(24):
         span = Span(start, known[start:], BLOCKS, (greedy(len(known)),))
         start = len(known)
-        known += executor.run(StepPlan(step, (span,))).tokens[0]
+        known += executor.run(StepPlan(step, (span,))).results[0].tokens
     assert known == tuple(expected.tolist())
 
 

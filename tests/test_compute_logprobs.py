@@ -22,7 +22,7 @@ def scored(executor, known: tuple[int, ...], chunk: int, top: int) -> list:
     found = []
     for step, span in enumerate(cut(known, BLOCKS, chunk)):
         score = Score(0, known[span.start + 1 : span.end + 1], top)
-        found += executor.run(StepPlan(step, (replace(span, score=score),))).scores[0]
+        found += executor.run(StepPlan(step, (replace(span, score=score),))).results[0].scores
     return found
 
 
@@ -57,21 +57,22 @@ def test_chosen_tokens_tell_their_logprobs_also_when_drafts_are_verified(tmp_pat
     for step in range(3):
         draw = replace(greedy(len(said)), logprobs=2)
         result = executor.run(StepPlan(step, (Span(len(said) - 1, (said[-1],), BLOCKS, (draw,)),)))
-        said.append(result.tokens[0][0])
-        told += result.logprobs[0]
+        said.append(result.results[0].tokens[0])
+        told += result.results[0].logprobs
     wrong = (said[-1] + 1) % 97
     guesses = (*said[20:22], wrong)
     draw = replace(greedy(20), logprobs=2)
     result = executor.run(StepPlan(9, (Span(19, (known[-1], *guesses), BLOCKS, (draw,), 3),)))
-    assert result.tokens == (tuple(said[20:]),)
-    assert list(result.logprobs[0]) == told
+    assert result.results[0].tokens == tuple(said[20:])
+    assert list(result.results[0].logprobs) == told
     assert [one.token for one in told] == said[20:]
 
 
 def test_a_step_that_asks_for_nothing_tells_nothing(tmp_path: Path) -> None:
     known = tokens(8)
     result = load(oracle("llama, tied"), tmp_path).run(StepPlan(1, (Span(0, known, BLOCKS, (greedy(8),)),)))
-    assert (result.logprobs, result.scores) == (((),), ((),))
+    (only,) = result.results
+    assert (only.logprobs, only.scores) == ((), ())
 
 
 def test_a_report_names_the_likeliest_first_and_impossible_tokens_too() -> None:

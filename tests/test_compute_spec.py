@@ -47,7 +47,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_is_not_implemented_is_refused_by_name(config: dict[str, Any], feature: str) -> None:
     with pytest.raises(UnsupportedModel, match=feature) as refusal:
         DecoderSpec.from_config(config, "some-model")
-    assert "some-model needs" in str(refusal.value)
+    assert "some-model uses" in str(refusal.value)
 
 
 def test_a_missing_size_is_named() -> None:

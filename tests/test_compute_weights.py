@@ -21,7 +21,8 @@ def test_parts_are_fused_and_rounded_as_torch_rounds(tmp_path: Path) -> None:
     files = files_of(model)
     spec = DecoderSpec.from_config(files.config, "tiny")
     seen: list[tuple[int, int]] = []
-    found, size = load_tensors(spec, files, "bf16", tmp_path, lambda done, total: seen.append((done, total)))
+    loaded = load_tensors(spec, files, "bf16", tmp_path, lambda done, total: seen.append((done, total)))
+    found, size = loaded.tensors, loaded.bytes
     own = model.state_dict()
     attention = "model.layers.1.self_attn."
     expected = torch.cat([own[f"{attention}{part}_proj.weight"] for part in "qkv"]).bfloat16()
@@ -35,12 +36,12 @@ def test_parts_are_fused_and_rounded_as_torch_rounds(tmp_path: Path) -> None:
 def test_the_file_is_read_by_safetensors_and_not_written_twice(tmp_path: Path) -> None:
     files = files_of(oracle("llama, tied"))
     spec = DecoderSpec.from_config(files.config, "tiny")
-    first, _ = load_tensors(spec, files, "fp32", tmp_path)
-    (path,) = tmp_path.iterdir()
+    first = load_tensors(spec, files, "fp32", tmp_path).tensors
+    (path,) = tmp_path.glob("*.safetensors")
     theirs = load_file(path)
     assert theirs.keys() == first.keys()
     assert all(torch.equal(theirs[name], tensor) for name, tensor in first.items())
-    second, _ = load_tensors(spec, replace(files, tensors=StateDict({})), "fp32", tmp_path)
+    second = load_tensors(spec, replace(files, tensors=StateDict({})), "fp32", tmp_path).tensors
     assert torch.equal(second["embedding"], first["embedding"])
 
 

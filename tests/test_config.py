@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_the_defaults_are_those_of_the_public_contract() -> None:
         "host_tier": None, "disk_tier": None, "disk_tier_bytes": None, "event_log": None, "log_prompts": False,
         "api_key": None, "model": ("smollm2-135m",), "served_name": None, "config": None,
         "max_waiting_positions": 1 << 20, "max_seconds": None, "max_body": Memory(bytes=32 << 20),
-        "slow_reader_seconds": 30, "allow_origin": (), "draft": "none",
+        "slow_reader_seconds": 30, "keep_alive_seconds": 75, "allow_origin": (), "draft": "none",
+        "event_log_bytes": Memory(bytes=512 << 20),
     }  # fmt: skip
     assert {name: getattr(ServeOptions(), name) for name in dataclasses.asdict(ServeOptions())} == expected
     assert read() == (ServeOptions(), {})
@@ -65,7 +67,8 @@ def test_every_option_is_read_from_the_environment_and_the_file_as_from_the_comm
         "state": "fp32", "threads": "6", "max_waiting": "7", "max_bypass": "8", "prefix_cache": "false",
         "host_tier": "9MiB", "disk_tier": "d", "disk_tier_bytes": "10MiB", "event_log": "e", "log_prompts": "true",
         "api_key": "k", "model": "m", "served_name": "n", "max_waiting_positions": "11", "max_seconds": "12",
-        "max_body": "13MiB", "slow_reader_seconds": "14", "allow_origin": "https://o", "draft": "ngram:3",
+        "max_body": "13MiB", "slow_reader_seconds": "14", "keep_alive_seconds": "15", "allow_origin": "https://o",
+        "draft": "ngram:3", "event_log_bytes": "15MiB",
     }  # fmt: skip
     assert {*texts, "config"} == {field.name for field in dataclasses.fields(ServeOptions)}
     for name, text in texts.items():
@@ -205,8 +208,10 @@ def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: p
     assert "--seats N most sequences that are active at once (default 64)" in help
     assert "(default fcfs) [not implemented yet: deadline, fair]" in help
     assert "--disk-tier PATH folder for blocks that leave the pool [not implemented yet]" in help
-    assert "--event-log PATH file that every event is appended to --" in help
-    assert "may call besides our own --config" in help
+    assert (
+        "--event-log PATH file that every event is appended to; an event log that is there becomes PATH.1 --" in help
+    )
+    assert "may call besides our own, like https://example.com, http://localhost:* or" in help
 
 
 def test_the_environment_holds_the_cache_and_no_color() -> None:
@@ -237,17 +242,107 @@ def test_nothing_else_reads_the_environment_and_the_options_are_nouns() -> None:
         ("http://example.com:80", "http://example.com"),
         ("http://example.com:443", "http://example.com:443"),
         ("http://[::1]:3000", "http://[::1]:3000"),
+        ("http://localhost:*", "http://localhost:*"),
+        ("https://*.Example.com", "https://*.example.com"),
+        ("app://obsidian.md", "app://obsidian.md"),
+        ("chrome-extension://abcdef", "chrome-extension://abcdef"),
+        ("tauri://localhost", "tauri://localhost"),
+        ("vscode-webview://*", "vscode-webview://*"),
+        ("app://-", "app://-"),
+        ("file://", "file://"),
+        ("*", "*"),
     ],
 )
 def test_an_origin_is_kept_as_browsers_write_it(given: str, origin: str) -> None:
     assert read("--allow-origin", given)[0].allow_origin == (origin,)
 
 
-@pytest.mark.parametrize("given", ["null", "*", "example.com", "https://example.com/", "https://a b", "ftp://a", ""])
+@pytest.mark.parametrize(
+    "given", ["example.com", "https://example.com/", "https://a b", "https://a:b", "https://a*", "*.a", "://a", ""]
+)
 def test_what_is_no_origin_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="is not an origin like") as caught:
         read("--allow-origin", given)
     assert caught.value.option == "--allow-origin"
+
+
+@pytest.mark.parametrize("cls", [ServeOptions, ClientOptions])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("", "the key is empty"),
+        (" ", "visible ASCII characters, without spaces or line breaks"),
+        ("a b", "visible ASCII"),
+        ("key\n", "visible ASCII"),
+        ("schlüssel", "visible ASCII"),
+        ("k" * 4097, "4097 characters long; at most 4096"),
+    ],
+)
+def test_a_key_that_no_header_carries_is_refused_wherever_it_is_from(
+    tmp_path: Path, cls: type, key: str, words: str
+) -> None:
+    file = tmp_path / "headway.toml"
+    file.write_text(f"api-key = {json.dumps(key, ensure_ascii=False)}", encoding="utf-8")
+    sources: list[tuple[list[str], dict[str, str]]] = [(["--api-key", key], {}), ([], {"HEADWAY_API_KEY": key})]
+    if cls is ServeOptions:
+        sources.append((["--config", str(file)], {}))
+    for argv, environ in sources:
+        parser = argparse.ArgumentParser()
+        config.add_arguments(parser, cls)
+        with pytest.raises(ConfigError, match=words) as caught:
+            config.read_options(cls, parser.parse_args(argv), environ)
+        assert caught.value.option == "--api-key" and (not key.strip() or key not in str(caught.value))
+
+
+@pytest.mark.parametrize("name", sorted(options.specs(ServeOptions).keys() - {"api_key", "config"}))
+def test_an_empty_variable_counts_as_absent_and_an_empty_value_in_a_file_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    assert read(**{"HEADWAY_" + name.upper(): ""}) == read()
+    (tmp_path / "headway.toml").write_text(f'{name} = ""')
+    with pytest.raises(ConfigError) as caught:
+        read("--config", str(tmp_path / "headway.toml"))
+    assert caught.value.option == options.flag(name)
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("event-log = false", "--event-log: false must be text, in quotes"),
+        ("host = 5", "--host: 5 must be text, in quotes"),
+        ("served-name = true", "--served-name: true must be text, in quotes"),
+        ("memory = 5", "--memory: 5 must be text, in quotes"),
+        ("api-key = 5", "--api-key: the key must be text, in quotes"),
+        ("api-key = true", "--api-key: the key must be text, in quotes"),
+        ("model = []", "--model: is an empty list"),
+        ('model = ["a", ""]', "--model: is empty"),
+        ('event-log = "a\\u0000b"', "--event-log: 'a\\x00b' holds a NUL character"),
+        ('event-log = "folder/"', "--event-log: 'folder/' names a folder; name a file in it"),
+        ('served-name = "a\\nb"', "--served-name: 'a\\nb' holds bytes that are not UTF-8, or control characters"),
+        ("seats = 99999999999999999999", "--seats: 99999999999999999999 is more than any option can be"),
+        ('memory = "' + "9" * 40 + 'GiB"', "is more than any machine has"),
+        ('memory = "' + "9" * 400 + 'GiB"', "is not a size"),
+        ('event-log-bytes = "1KiB"', "--event-log-bytes: needs at least 1MiB, got 1KiB"),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_size_is_refused(tmp_path: Path, toml: str, message: str) -> None:
+    (tmp_path / "headway.toml").write_text(toml)
+    with pytest.raises(ConfigError) as caught:
+        read("--config", str(tmp_path / "headway.toml"))
+    assert message in str(caught.value)
+
+
+def test_a_home_that_nobody_has_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="HEADWAY_CACHE: ~nosuch/x"):
+        Environment.read({"HEADWAY_CACHE": "~nosuch/x"})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"), [("null", "any page can take"), ("https://*", "nearly every"), ("http://*:80", "nearly every")]
+)
+def test_an_origin_that_would_admit_more_than_it_seems_is_refused(given: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        read("--allow-origin", given)
 
 
 def test_a_key_is_shown_by_nothing(tmp_path: Path) -> None:

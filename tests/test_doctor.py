@@ -125,7 +125,7 @@ def test_a_log_is_read_without_a_server(tmp_path: Path, capsys: pytest.CaptureFi
         (["--last", "soon"], "--last: 'soon' is not a number of seconds"),
         (["--last", "0"], "--last: needs more than 0 and less than 1e9 seconds, got 0"),
         (["--last", "nan"], "--last: needs more than 0"),
-        (["--log", __file__], "it is no event log of Headway"),
+        (["--log", __file__], "it is not an event log of Headway"),
         (["--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9"),
     ],
 )

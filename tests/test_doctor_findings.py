@@ -56,7 +56,7 @@ def test_memory_full_while_seats_are_free():
     found = served(8, 30, 20, blocks=9, seats=16).findings()["memory_full"]
     assert found.says == (
         "In 41 steps a request waited for blocks, up to 2 short of 9; up to 6 requests waited, 0.15 s together. "
-        "Meanwhile 24 blocks of known prefixes had to go and requests were put out 6 times."
+        "Meanwhile 24 blocks of known prefixes had to go and requests were preempted 6 times."
     )
     assert found.next == "raise --memory from 9 to at least 11 blocks (0.2 KiB more)"
     assert found.but == "More --seats would not help: at least 12 of 16 were free."
@@ -82,8 +82,8 @@ def test_neither_is_claimed_where_nobody_waits_for_either():
 def test_work_done_again_after_preemptions():
     found = served(8, 20, 20, blocks=9, seats=16, prefix_cache=False).findings()["recomputed"]
     assert found.says == (
-        "57 of 369 positions (15%) were evaluated again after 2 preemptions, which lost 57; most often r1 put out r3 "
-        "(once). Up to 4 sequences were active, a sequence held up to 3 blocks, and there are 9."
+        "57 of 369 positions (15%) were evaluated again after 2 preemptions, which lost 57; most often r1 preempted "
+        "r3 (once). Up to 4 sequences were active, a sequence held up to 3 blocks, and there are 9."
     )
     assert (
         found.next == "raise --memory to 12 blocks, which hold as many sequences to their end, or lower --seats to 3"

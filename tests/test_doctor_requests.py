@@ -124,6 +124,17 @@ def test_requests_that_the_engine_refuses_are_counted_with_them():
     assert only(world).says == "1 request was refused: 1 because they could never fit into the pool (400)."
 
 
+@pytest.mark.parametrize(("limit", "next"), [
+    ({"model_context": 100}, "send shorter prompts, or ask for fewer max_tokens"),
+    ({"max_context": 100}, "raise --max-context, or send shorter prompts, or ask for fewer max_tokens"),
+])  # fmt: skip
+def test_an_option_is_named_only_where_it_raises_the_context(limit, next):
+    world = served(1, 5, 3, **limit)
+    world.add("large", 400)
+    assert only(world).says == "1 request was refused: 1 because they exceeded the context (400)."
+    assert only(world).next == next
+
+
 def test_grammars_that_fail_are_told_from_other_failures():
     world = Served()
     world.add("bad", 5, grammar=Grammar("json"))
@@ -151,6 +162,18 @@ def test_requests_that_fail():
     found = only(world)
     assert found.says == "2 requests failed (a, b); twice: RuntimeError: the machine broke."
     assert found.next == "look at what the server printed around then" and found.lost == 2
+
+
+def test_requests_whose_numbers_are_not_finite_are_told_from_other_failures():
+    world = Served()
+    for id in ("a", "b"):
+        world.add(id, 5, max_tokens=3)
+    world.executor.spoils = lambda span: True
+    world.step()
+    found = only(world)
+    assert (found.name, found.lost) == ("not_finite", 2)
+    assert found.says.startswith("2 requests failed because the model computed NaN or infinity")
+    assert found.evidence["requests"] == ["a", "b"]
 
 
 def visited(**late: object) -> Served:

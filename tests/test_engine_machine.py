@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headway.plan import Sampling
 from headway.request import Stage
-from headway.story.events import Committed
+from headway.story.events import Committed, Preempted
 from headway.verdict import Go, Never, Wait
 from world import World
 
@@ -56,7 +56,9 @@ class Lives(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 6))
     def step(self, steps):
         for _ in range(steps):
+            seen = len(self.world.events)
             self.world.step()
+            self.look_at_preemptions(seen)
             self.look_at_verdicts()
 
     @precondition(lambda self: self.plan is None)
@@ -84,6 +86,23 @@ class Lives(RuleBasedStateMachine):
         assert all(id not in engine.requests or engine.requests[id].stage is stage for id, stage in others.items())
         self.world.note([])
 
+    @precondition(lambda self: self.plan is not None)
+    @rule(pick=st.integers(0, 1000))
+    def a_span_is_not_finite(self, pick):
+        plan, self.plan = self.plan, None
+        engine = self.world.engine
+        place = pick % len(plan.items)
+        hit = engine._flight.entries[place].request
+        fails = {hit.id} if not hit.ended else set()
+        others = {e.request.id for e in engine._flight.entries if not e.request.ended} - fails
+        self.world.executor.spoils = lambda span: span is plan.items[place]
+        result = self.world.executor.run(plan)
+        self.world.executor.spoils = lambda span: False
+        self.world.note(engine.commit(result))
+        self.broken |= fails
+        assert all(self.world.story.record(id).stage is Stage.FAILED for id in fails)
+        assert not any(self.world.story.record(id).stage is Stage.FAILED for id in others)
+
     @rule(pick=st.integers(0, 1000))
     def cancel(self, pick):
         alive = [r for r in self.world.engine.requests.values() if not r.ended]
@@ -93,6 +112,17 @@ class Lives(RuleBasedStateMachine):
             self.world.engine.cancel(request.id)
             self.world.engine.check()
             self.world.agree()
+
+    def look_at_preemptions(self, seen):
+        """Nobody is preempted for one that is behind it: r1 came first, and only under `priority` a number counts."""
+        numbered = self.world.model.options.policy == "priority"
+
+        def place(id):
+            return (self.world.asked[id].priority if numbered else 0, int(id[1:]))
+
+        for event in self.world.events[seen:]:
+            if isinstance(event, Preempted):
+                assert place(event.id) >= place(event.by)
 
     def look_at_verdicts(self):
         if not self.world.steps():

@@ -43,7 +43,7 @@ def test_by_default_b_is_put_out_waits_for_space_and_comes_back() -> None:
         "step 3: A 1 position of its answer; B 17 positions of its prompt.",
         "B emits its first token, 4 ms after it arrived.",
         "steps 4 to 5, each: A 1 position of its answer; B 1 position of its answer.",
-        "B is put out so that A can go on: 62 positions lost, 8 blocks free again.",
+        "B is preempted so that A can go on: 62 positions lost, 8 blocks free again.",
         "B waits for space: needs 8 blocks, 7 free and 0 reusable, 1 short. A holds 4.",
         "steps 6 to 24, each: A 1 position of its answer.",
         "A finishes (length): its 6 blocks are released; 11 are free now.",
@@ -78,7 +78,7 @@ def test_the_strip_shows_every_step_of_both() -> None:
 
 def test_with_room_for_both_nobody_waits_and_the_other_keeps_its_own_blocks() -> None:
     pair, told, _ = follow(blocks=40, cancel=("A", 5))
-    assert not any("waits" in line or "put out" in line for line in told)
+    assert not any("waits" in line or "preempted" in line for line in told)
     assert "A is cancelled: its 3 blocks are released; 32 are free now." in told
     assert pair.remains(1 << 20)[1:] == [
         "Of A: nothing. Its blocks are free (prefix reuse is off).",
@@ -114,7 +114,7 @@ def test_the_command_tells_the_story_of_a_real_model_and_the_json_agrees(tmp_pat
     assert f"The page with this run: {page}" in told.stdout
     html = page.read_text()
     assert 'id="recorded"' in html and '"preempted"' in html and "src=" not in html.partition("<body")[2]
-    for words in ("One model, loaded once", "B waits for space", "B is put out", "What they said", "A question."):
+    for words in ("One model, loaded once", "B waits for space", "B is preempted", "What they said", "A question."):
         assert words in told.stdout
     data = json.loads(headway("follow", "--weights", "fp32", "--json", "--same-prompt", "--cancel", "B@3").stdout)
     assert data["resident_bytes"]["after"] - data["resident_bytes"]["before"] > data["weights_bytes"] / 2

@@ -147,7 +147,7 @@ def test_what_fits_alone_is_exactly_what_the_pool_holds(prompt, n, size, blocks)
 
 
 def sequences_of(memory: StateMemory, prompt: list[int], *answers: list[int]) -> list[Sequence]:
-    """Sequences that were put out: their tokens are known, none has state."""
+    """Sequences that were preempted: their tokens are known, none has state."""
     size = memory.pool.block_tokens
     return [
         Sequence(index, [*prompt, *answer], len(prompt), KeyChain(b"root", size))

@@ -103,7 +103,7 @@ def test_the_leading_sequence_may_end_with_its_first_token_and_the_others_go_on(
 
 
 def pair_world(*, cache: bool, first_ends_at: int | None, n: int = 2) -> World:
-    """Two or three sequences that are put out once, after six tokens of their own, beside an older request."""
+    """Two or three sequences that are preempted once, after six tokens of their own, beside an older request."""
     left = n - (first_ends_at is not None)
     world = World(blocks=5 + 3 * left, block_tokens=4, seats=8, prefix_cache=cache)
     prompt = list(range(100, 110))
@@ -129,7 +129,7 @@ def test_without_a_cache_the_leading_one_recomputes_the_prompt_and_the_others_on
     lost = [world.counts("pair", index).lost for index in range(3)]
     world.run()
     counts = [world.counts("pair", index) for index in range(3)]
-    assert [count.lost for count in counts] == lost  # put out once
+    assert [count.lost for count in counts] == lost  # preempted once
     assert (counts[0].regained, counts[0].recomputed) == (0, lost[0])
     for count, gone in zip(counts[1:], lost[1:], strict=True):
         assert (count.regained, count.recomputed) == (8, gone - 8)  # the shared whole blocks, by forking

@@ -1,4 +1,4 @@
-"""Who is next and who is put out, seen from outside: the real engine in small worlds."""
+"""Who is next and who is preempted, seen from outside: the real engine in small worlds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.compute.fake import expected_tokens
 from headway.engine.served import EngineOptions
 from headway.errors import ConfigError, DuplicateRequest, InvalidRequest
 from headway.plan import Draw
-from headway.policy.order import ORDERS, fcfs, priority
+from headway.policy.order import ORDERS, fcfs
 from headway.request import Stage, TextRequest
 from headway.story.events import Admitted, Finished, Preempted
 from headway.verdict import Never
@@ -45,11 +45,19 @@ def test_a_later_request_of_lower_number_goes_first_but_takes_nothing_from_one_t
     assert world.story.record("runs").preemptions == 0
 
 
-def test_the_orders_are_total_and_smaller_goes_first():
-    world = World()
-    a, b = world.add("a", 4, max_tokens=1, priority=1), world.add("b", 4, max_tokens=1, priority=0)
-    assert fcfs(a) < fcfs(b) and priority(b) < priority(a)
-    assert {"fcfs": fcfs, "priority": priority} == ORDERS
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [("fcfs", ["old", "urgent", "due later", "due"]), ("priority", ["urgent", "old", "due later", "due"]),
+     ("deadline", ["due", "due later", "old", "urgent"])],
+)  # fmt: skip
+def test_each_policy_serves_one_after_another_in_its_order(policy, order):
+    world = World(seats=1, step_tokens=64, policy=policy)
+    world.add("old", 4, max_tokens=1)
+    world.add("urgent", 4, max_tokens=1, priority=-1)
+    world.add("due later", 4, max_tokens=1, deadline_ms=200)
+    world.add("due", 4, max_tokens=1, deadline_ms=100)
+    world.run()
+    assert [event.id for event in world.events if isinstance(event, Finished)] == order
 
 
 def test_decodes_come_before_chunks_and_chunks_before_prompts():
@@ -260,23 +268,30 @@ def crowd(numbers: dict[str, int], **options: object) -> World:
     return world
 
 
-def put_out(world: World) -> list[tuple[str, str]]:
+def preempted(world: World) -> list[tuple[str, str]]:
+    """Who was, and by whom."""
     return [(event.id, event.by) for event in world.events if isinstance(event, Preempted)]
 
 
-def test_by_priority_the_victim_has_the_largest_number():
+def test_under_priority_the_victim_has_the_largest_number():
     world = crowd({"a": 1, "b": 9, "c": 0}, policy="priority")
     world.step()
-    assert put_out(world) == [("b", "c")]
+    assert preempted(world) == [("b", "c")]
+
+
+def test_under_fcfs_the_victim_is_the_newest_whatever_its_number():
+    world = crowd({"a": 1, "b": 9, "c": 0}, policy="fcfs")
+    world.step()
+    assert preempted(world) == [("c", "a")]
 
 
 def test_among_equals_the_victim_is_the_newest():
     world = crowd({"a": 1, "b": 1, "c": 1})
     world.step()
-    assert put_out(world) == [("c", "a")]
+    assert preempted(world) == [("c", "a")]
 
 
-def test_the_last_in_rank_that_lacks_a_block_puts_itself_out():
+def test_the_last_in_order_that_lacks_a_block_is_preempted_itself():
     world = World(blocks=4, block_tokens=4, seats=8, prefix_cache=False)
     world.add("old", 4, max_tokens=9)
     world.add("new", 7, max_tokens=9)
@@ -284,7 +299,7 @@ def test_the_last_in_rank_that_lacks_a_block_puts_itself_out():
     world.step()
     assert world.pool.free == 0
     world.step()  # old has room in its second block; new needs a third
-    assert put_out(world) == [("new", "new")]
+    assert preempted(world) == [("new", "new")]
     assert world.spent(3, "old") == 1
     world.run()
     assert world.said["new", 0] == world.expected("new", 0, 9)
@@ -292,18 +307,20 @@ def test_the_last_in_rank_that_lacks_a_block_puts_itself_out():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(8, 20), st.booleans(),
-    st.lists(st.tuples(st.integers(1, 10), st.integers(2, 12), st.integers(0, 2)), min_size=2, max_size=8),
+    st.integers(8, 20), st.booleans(), st.sampled_from(["fcfs", "priority"]),
+    st.lists(st.tuples(st.integers(1, 10), st.integers(2, 12), st.integers(0, 2), st.integers(0, 2)),
+             min_size=2, max_size=8),
 )  # fmt: skip
-def test_a_request_never_puts_out_one_that_ranks_before_it_and_the_first_keeps_what_it_has(blocks, cache, asks):
-    world = World(blocks=blocks, block_tokens=2, seats=4, step_tokens=16, prefix_cache=cache, policy="priority")
-    ranks = {}
-    for i, (prompt, emits, number) in enumerate(asks):
-        request = world.add(f"r{i}", prompt, max_tokens=emits, priority=number)
-        ranks[request.id] = world.model.queues.order(request)
+def test_a_request_never_preempts_one_before_it_and_the_first_keeps_what_it_has(blocks, cache, policy, asks):
+    """Under fcfs the older one is before, whatever its number; under priority the one of the smaller number, then the
+    older one. So of a chain of preemptions in one step, each takes the last that still runs."""
+    world = World(blocks=blocks, block_tokens=2, seats=4, step_tokens=16, prefix_cache=cache, policy=policy)
+    places: dict[str, tuple[int, int]] = {}
     running: set[str] = set()
     seen = 0
-    while world.engine.requests:
+
+    def step() -> None:
+        nonlocal seen
         world.step()
         for event in world.events[seen:]:
             match event:
@@ -312,18 +329,26 @@ def test_a_request_never_puts_out_one_that_ranks_before_it_and_the_first_keeps_w
                 case Finished():
                     running.discard(event.id)
                 case Preempted():
-                    assert ranks[event.id] >= ranks[event.by]
-                    assert event.id == max(running, key=ranks.__getitem__)
-                    assert len(running) > 1, "the only one that runs was put out"
+                    assert places[event.id] >= places[event.by]
+                    assert event.id == max(running, key=places.__getitem__)
+                    assert len(running) > 1, "the only one that runs was preempted"
                     running.discard(event.id)
         seen = len(world.events)
+
+    for i, (prompt, emits, number, gap) in enumerate(asks):
+        places[f"r{i}"] = (number if policy == "priority" else 0, i)
+        world.add(f"r{i}", prompt, max_tokens=emits, priority=number)
+        for _ in range(gap):
+            step()
+    while world.engine.requests:
+        step()
 
 
 def test_a_preempted_request_returns_to_its_old_place_in_the_queue():
     world = crowd({"a": 0, "b": 0, "c": 0})
     world.add("later", 7, max_tokens=2)
     world.step()
-    assert put_out(world)[0][0] == "c"
+    assert preempted(world)[0][0] == "c"
     assert [request.id for request in world.model.queues.waiting] == ["c", "later"]
     world.run()
     assert all(world.said[id, 0] == world.expected(id) for id in ("a", "b", "c", "later"))

@@ -148,7 +148,7 @@ def test_behind_a_blocked_head_the_step_looks_as_far_as_the_bypass_bound(behind,
 
 # -- never ----------------------------------------------------------------------------------------------------
 
-LIMITS = Limits(context=100, space=10, seats=4)
+LIMITS = Limits(context=100, model_context=101, space=10, seats=4)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,11 @@ LIMITS = Limits(context=100, space=10, seats=4)
 )
 def test_what_could_not_be_served_even_alone_is_refused_with_need_limit_and_the_option_that_raises_it(ask, verdict):
     assert never(ask, LIMITS) == verdict
+
+
+def test_no_option_raises_a_context_that_is_the_models_own():
+    limits = Limits(context=100, model_context=100, space=10, seats=4)
+    assert never(Worst(seats=1, context=101, space=1), limits) == Never("context", "positions", 101, 100, None)
 
 
 # -- what a step spends ---------------------------------------------------------------------------------------

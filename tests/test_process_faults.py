@@ -19,7 +19,7 @@ from serving import Server, until
 
 BLOCKS, SEATS = 120, 14
 STREAM, SAMPLED = {"stream": True, "max_tokens": 100}, {"temperature": 1}
-#: In the order in which they come. `elders` grow until the last one that runs, which is `preempted`, is put out; the
+#: In the order in which they come. `elders` grow until the last one that runs, which is called `preempted`, is; the
 #: others wait, each for its own reason.
 ASKED: dict[str, tuple[Any, dict[str, Any]]] = {
     "neighbour": ([21], {"max_tokens": 100}),

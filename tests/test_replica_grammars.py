@@ -173,13 +173,25 @@ def test_a_trial_that_gets_no_processor_ends_by_the_clock_and_its_grammar_may_be
         ((_, found),) = until(grammars.finished)
         return found
 
-    psutil.Process(trial._running().pid).suspend()
+    psutil.Process(trial.process._running().pid).suspend()
     assert outcome() == "the machine is too busy to compile it within 1 s, which is the limit"
     trial.close()
     patient = Trial(smollm2.tokenizer, smollm2.eos_ids, VOCABULARY)
     grammars._attempt = patient
     assert len(outcome()) == 1
     patient.close()
+
+
+def test_the_trial_finds_a_dead_end_that_is_near(smollm2: ModelFiles) -> None:
+    """A comma after the only property, and then no name that may follow: known of this library, so it is no longer
+    asked for that, but others may be alike."""
+    score = {"properties": {"score": {"enum": [5]}}, "required": ["score"], "additionalProperties": False}
+    trial = Trial(smollm2.tokenizer, smollm2.eos_ids, VOCABULARY)
+    with pytest.raises(GrammarError, match="it has a dead end"):
+        trial(Grammar("json_schema", json.dumps({"type": "object", "patternProperties": {"^score$": True}, **score})))
+    trial(Grammar("json_schema", json.dumps({"type": "object", "patternProperties": {"^scores$": True}, **score})))
+    trial(Grammar("lark", 'start: "a" ("b" | "c")'))
+    trial.close()
 
 
 def test_the_trial_bounds_memory(smollm2: ModelFiles) -> None:

@@ -100,7 +100,7 @@ def test_why_reads_a_log_without_a_server_and_an_id_too_old_says_where_to_look(s
     assert unknown.returncode == 2 and "it tells of no request 'nobody'" in unknown.stderr
     old = httpx.get(f"{server.url}/v1/requests/old", trust_env=False).json()["error"]["message"]
     assert old.endswith(f"headway why old --log {folder / 'events'}")
-    assert headway("why", "a", "--log", __file__).stderr.endswith("it is no event log of Headway\n")
+    assert headway("why", "a", "--log", __file__).stderr.endswith("it is not an event log of Headway\n")
 
 
 def test_a_log_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from serving import Server, completion, serving
+from serving import MODEL, Server, completion, serving
 
 PROMPT = "One two three. One two three. One two"
 
@@ -38,6 +39,41 @@ def test_a_stop_string_is_never_partly_streamed(server: Server) -> None:
         lines = [line for line in response.iter_lines() if line.startswith("data: {")]
     text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines)
     assert text == whole.partition(stop)[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_is_part_of_the_text_where_that_is_asked_for(server: Server, stream: bool) -> None:
+    whole = server.text(PROMPT, max_tokens=16)
+    stop = whole[6:9]
+    fields = {"max_tokens": 16, "stop": [stop], "include_stop_str_in_output": True}
+    if not stream:
+        assert server.text(PROMPT, **fields) == whole.partition(stop)[0] + stop
+        return
+    sent = server.stream(PROMPT, **fields)
+    sent.end()
+    assert sent.text == whole.partition(stop)[0] + stop
+
+
+def test_special_tokens_are_part_of_the_text_where_that_is_asked_for_but_for_the_one_that_ends_it(
+    server: Server,
+) -> None:
+    begin, end = "<|im_start|>", "<|im_end|>"
+
+    def forced(token: int, **fields: Any) -> str:
+        return server.text(PROMPT, max_tokens=2, logit_bias={str(token): 100}, **fields)
+
+    assert forced(1) == forced(2) == forced(2, skip_special_tokens=False) == ""
+    assert forced(1, skip_special_tokens=False) == 2 * begin
+    assert forced(2, skip_special_tokens=False, include_stop_str_in_output=True) == end
+    assert forced(2, skip_special_tokens=False, ignore_eos=True) == 2 * end
+    fields = {"max_tokens": 2, "logit_bias": {"1": 100}, "skip_special_tokens": False, "logprobs": 0, "echo": True}
+    answer = server.complete([1, 9690], **fields).json()["choices"][0]
+    offsets, tokens = answer["logprobs"]["text_offset"], answer["logprobs"]["tokens"]
+    assert answer["text"] == "".join(tokens) and offsets == [len("".join(tokens[:i])) for i in range(4)]
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], **fields, "logprobs": True}
+    body.pop("echo")
+    said = server.http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+    assert said == 2 * begin
 
 
 def test_a_bias_of_minus_100_bans_a_token_and_of_100_forces_it(server: Server) -> None:
@@ -78,7 +114,8 @@ def test_tokenize_and_detokenize_are_inverse_and_count(server: Server) -> None:
 
 @pytest.mark.parametrize(("fields", "param"), [
     ({"stop": [""]}, "stop"),
-    ({"stop": ["x"] * 17}, "stop"),
+    ({"stop": ["x"] * 1001}, "stop"),
+    ({"stop": ["x" * 20_000, "y" * 20_000]}, "stop"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"49152": 1}}, "logit_bias"),
     ({"logit_bias": {"1": 101}}, "logit_bias"),

@@ -31,6 +31,7 @@ PERSON = {
     "additionalProperties": False,
 }
 AS_PERSON = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+BIG = 2**53 + 1
 EXPLOSIVE = {"type": "integer", "multipleOf": 1_000_003}
 
 
@@ -70,6 +71,9 @@ def test_each_field_holds_the_answer_to_what_it_says(server: Server) -> None:
         partial(fits, names.__contains__, structured_outputs={"choice": names}),
         partial(fits, partial(re.fullmatch, as_regex), guided_grammar=lark),
         partial(fits, partial(re.fullmatch, as_regex), structured_outputs={"grammar": lark}),
+        partial(fits, partial(re.fullmatch, as_regex), guided_grammar='root ::= "age: " [1-9] [0-9]'),
+        partial(fits, str(BIG).__eq__, guided_json={"const": BIG}),
+        partial(fits, person, response_format={"type": "json_object", "schema": PERSON}),
     ]
     assert together(jobs) == [True] * len(jobs)
 
@@ -118,8 +122,8 @@ def test_what_only_the_compiler_finds_is_a_400_and_the_next_request_is_served(se
     for stream in (False, True):
         for fields, says in (
             ({"guided_regex": "(a"}, "unclosed group"),
-            ({"guided_json": {"type": "integer", "minimum": 2, "maximum": 1}}, "greater than maximum"),
-            ({"guided_json": EXPLOSIVE}, "more than 2 s"),
+            ({"guided_json": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "incompatible types"),
+            ({"guided_json": EXPLOSIVE}, "which is the limit"),  # of time, or of memory: whichever is crossed first
         ):
             response = server.complete("x", stream=stream, **fields)
             error = response.json()["error"]
@@ -178,6 +182,30 @@ def test_formats_that_ask_for_nothing_are_none() -> None:
         assert asked(**fields) is None
 
 
+def test_a_schema_may_stand_where_clients_of_other_servers_put_it() -> None:
+    """llama.cpp and Together: under `schema`; the others: as OpenAI's reference has it."""
+    expected = asked(guided_json=PERSON)
+    assert expected is not None
+    for kind in ("json_object", "json_schema"):
+        found = asked(response_format={"type": kind, "schema": PERSON, "json_schema": None})
+        assert found == (expected.grammar, "response_format")
+    assert asked(response_format={"type": "json_object", "schema": None}) == (Grammar("json"), "response_format")
+
+
+def test_what_structured_outputs_leaves_at_its_default_has_no_effect() -> None:
+    """As vLLM's clients send it, with every field of its type."""
+    unset = {"json": None, "choice": None, "grammar": None, "json_object": None, "structural_tag": None}
+    more = {"disable_fallback": False, "disable_any_whitespace": False, "disable_additional_properties": False}
+    found = asked(structured_outputs={"regex": "a+", **unset, **more, "whitespace_pattern": None})
+    assert found == (Grammar("regex", "a+"), "structured_outputs.regex")
+
+
+def test_a_grammar_is_in_the_notation_that_it_looks_like() -> None:
+    gbnf, lark = 'root ::= "a" item*\nitem ::= [b-d]', 'start: "root ::= " /a/'
+    assert asked(guided_grammar=gbnf) == (Grammar("gbnf", gbnf), "guided_grammar")
+    assert asked(structured_outputs={"grammar": lark}) == (Grammar("lark", lark), "structured_outputs.grammar")
+
+
 def test_each_field_is_read_as_a_grammar() -> None:
     assert asked(response_format={"type": "json_object"}) == (Grammar("json"), "response_format")
     assert asked(response_format={"type": "text"}, guided_regex="a+") == (Grammar("regex", "a+"), "guided_regex")
@@ -196,11 +224,17 @@ def test_each_field_is_read_as_a_grammar() -> None:
     ({"structured_outputs": {"regex": "a"}, "guided_json": {}}, "guided_json", "only one may"),
     ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs", "exactly one"),
     ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
-    ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs", "whitespace_pattern"),
+    ({"structured_outputs": {"whitespace_pattern": " "}},
+     "structured_outputs.whitespace_pattern", "not supported"),
+    ({"structured_outputs": {"structural_tag": "{}", "regex": "a"}}, "structured_outputs.structural_tag",
+     "not supported"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
     ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
     ({"response_format": {"type": "json_object", "json_schema": {"name": "a", "schema": {}}}}, "response_format",
-     "if, and only if"),
+     "its type must be json_schema"),
+    ({"response_format": {"type": "text", "schema": {}}}, "response_format", "its type must be json_object"),
+    ({"response_format": {"type": "json_schema", "schema": {}, "json_schema": {"name": "a", "schema": {}}}},
+     "response_format", "only one may say"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format.json_schema",
      "schema"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}}, "response_format",
@@ -210,7 +244,12 @@ def test_each_field_is_read_as_a_grammar() -> None:
     ({"guided_json": "{"}, "guided_json", "not JSON"),
     ({"guided_json": "[1]"}, "guided_json", "a schema is a JSON object"),
     ({"guided_json": [1]}, "guided_json", "array"),
-    ({"guided_json": {"properties": {"a": {"not": {}}}}}, "guided_json", "#/properties/a: the keyword 'not'"),
+    ({"guided_json": {"properties": {"a": {"not": {"minimum": 1}}}}}, "guided_json",
+     "#/properties/a: the keyword 'not'"),
+    ({"guided_json": '{"const": NaN}'}, "guided_json", "NaN is no number"),
+    ({"guided_json": '{"maximum": Infinity}'}, "guided_json", "Infinity is no number"),
+    ({"guided_json": '{"maximum": ' + "9" * 5000 + "}"}, "guided_json", "not JSON"),
+    ({"guided_json": {"maximum": int("9" * 300)}}, "guided_json", "maximum has more than 100 digits"),
     ({"guided_json": {"enum": [str(n) * 9 for n in range(20_000)]}}, "guided_json", "the limit is 262144"),
     ({"guided_regex": ""}, "guided_regex", "from 1 to 8192"),
     ({"guided_regex": "a" * 8193}, "guided_regex", "from 1 to 8192"),
@@ -218,7 +257,6 @@ def test_each_field_is_read_as_a_grammar() -> None:
     ({"guided_choice": ["a", ""]}, "guided_choice", "none of them empty"),
     ({"guided_choice": ["a" * 8193]}, "guided_choice", "the limit is 8192"),
     ({"guided_choice": [1]}, "guided_choice", "int"),
-    ({"guided_grammar": 'root ::= "a"'}, "guided_grammar", "Lark"),
     ({"guided_grammar": 'start: "a" <|im_end|>'}, "guided_grammar", "special tokens"),
 ])  # fmt: skip
 def test_what_is_malformed_is_refused_with_the_fields_name(fields: dict[str, Any], param: str, says: str) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
 import re
+import socket
 from collections.abc import Iterator
 
 import httpx
 import psutil
 import pytest
+from starlette.responses import PlainTextResponse
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
+from headway.config import ServeOptions, add_arguments, read_options
+from headway.replica.options import ReplicaOptions
+from headway.serve.app import make_app
+from headway.serve.front import Front
 from headway.serve.guard import Guard
+from headway.serve.origins import ANY
 from serving import MODEL, Server, headway, serving
 
 KEY = "sk-Correct.Horse/Battery+Staple="
@@ -138,8 +147,105 @@ def test_a_browser_may_ask_beforehand_without_a_key(server: FakeServer) -> None:
     allowed = ask(server, "OPTIONS", "/v1/completions", origin=ALLOWED, **before)
     assert allowed.status_code == 200 and allowed.headers["access-control-allow-origin"] == ALLOWED
     assert "POST" in allowed.headers["access-control-allow-methods"]
+    assert re.fullmatch("[A-Za-z0-9-]+", allowed.headers["x-request-id"])
     strange = ask(server, "OPTIONS", "/v1/completions", origin="http://evil.example", **before)
-    assert strange.status_code == 400 and "access-control-allow-origin" not in strange.headers
+    assert strange.status_code == 403 and "access-control-allow-origin" not in strange.headers
+    message = strange.json()["error"]["message"]
+    assert "'http://evil.example'" in message and "--allow-origin http://evil.example admits it" in message
+
+
+def test_a_page_of_the_internet_that_was_named_may_call_a_server_on_this_machine(server: FakeServer) -> None:
+    before = {"access_control_request_method": "POST", "access_control_request_private_network": "true"}
+    allowed = ask(server, "OPTIONS", "/v1/completions", origin=ALLOWED, **before)
+    assert allowed.status_code == 200 and allowed.headers["access-control-allow-private-network"] == "true"
+
+
+def test_without_named_origins_a_page_that_asks_beforehand_is_told_why_not(smollm2: ModelFiles) -> None:
+    front = Front(smollm2, ReplicaOptions(model=MODEL, cache="", block_tokens=16), served_name=MODEL)
+    before = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
+
+    async def life() -> httpx.Response:
+        transport = httpx.ASGITransport(app=make_app(front))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as http:
+            return await http.options("/v1/chat/completions", headers=before)
+
+    answer = asyncio.run(life())
+    assert answer.status_code == 403 and answer.json()["error"]["code"] == "origin_not_allowed"
+    assert "--allow-origin http://localhost:3000 admits it" in answer.json()["error"]["message"]
+
+
+def guarded(guard: Guard, method: str = "POST", host: str = "127.0.0.1:8000", **headers: str) -> str | None:
+    """The code of the refusal."""
+    given = {"host": host} | {name.replace("_", "-"): value for name, value in headers.items()}
+    pairs = [(name.encode(), value.encode()) for name, value in given.items()]
+    scope = {"type": "http", "method": method, "scheme": "http", "path": "/v1/completions", "headers": pairs}
+    refusal = guard.refusal(scope)
+    return None if refusal is None else refusal.code
+
+
+@pytest.mark.parametrize(
+    ("named", "origin", "admitted"),
+    [
+        ("app://obsidian.md", "app://obsidian.md", True),
+        ("app://obsidian.md", "app://obsidian.md.evil", False),
+        ("app://obsidian.md", "http://obsidian.md", False),
+        ("app://obsidian.md", "app://obsidianxmd", False),
+        ("chrome-extension://abcdef", "chrome-extension://abcdef", True),
+        ("chrome-extension://abcdef", "chrome-extension://abcdeg", False),
+        ("tauri://localhost", "tauri://localhost", True),
+        ("vscode-webview://*", "vscode-webview://0f1e2d-abc", True),
+        ("vscode-webview://*", "vscode-webview://a/b", False),
+        ("http://localhost:*", "http://localhost:3000", True),
+        ("http://localhost:*", "http://localhost", True),
+        ("http://localhost:*", "http://localhost.evil:3000", False),
+        ("http://localhost:*", "https://localhost:3000", False),
+        ("http://localhost:*", "http://localhost:1@evil", False),
+        ("https://*.example.com", "https://a.b.example.com", True),
+        ("https://*.example.com", "https://example.com", False),
+        ("https://*.example.com", "https://evilexample.com", False),
+        ("https://*.example.com", "https://a.example.com.evil", False),
+        ("file://", "file://", True),
+        ("*", "http://anything.example:9", True),
+        ("*", "null", True),
+        ("file://", "null", False),
+    ],
+)
+def test_an_origin_is_admitted_where_the_option_says_so_and_nowhere_else(
+    named: str, origin: str, admitted: bool
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, ServeOptions)
+    options, _ = read_options(ServeOptions, parser.parse_args(["--allow-origin", named]), {})
+    guard = Guard(origins=options.allow_origin, loopback=True)
+    assert guarded(guard, origin=origin) == (None if admitted else "origin_not_allowed")
+    shown = asyncio.run(shown_to(guard, origin))
+    assert shown == ((ANY if named == ANY else origin) if admitted else None)
+
+
+async def shown_to(guard: Guard, origin: str) -> str | None:
+    """What an answer's header tells the browser of a page of this origin."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guard.shared(PlainTextResponse("")))) as http:
+        answer = await http.get("http://localhost/", headers={"origin": origin})
+        return answer.headers.get("access-control-allow-origin")
+
+
+def test_an_application_s_origin_names_no_host() -> None:
+    """`app://obsidian.md` admits that application; a site of that name that points here is as foreign as before."""
+    guard = Guard(origins=("app://obsidian.md", "https://*.example.com"), loopback=True)
+    assert guarded(guard, host="obsidian.md") == "host_not_allowed"
+    assert guarded(guard, host="a.example.com") is None
+    assert guarded(Guard(origins=("*",), loopback=True), host="gpu.lan", origin="http://gpu.lan") is None
+
+
+def test_a_server_that_every_page_may_use_says_so_at_start() -> None:
+    """The port is taken, so that it ends there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ask = ("serve", "--port", str(taken.getsockname()[1]), "--allow-origin")
+        warned, quiet = headway(*ask, "*"), headway(*ask, "http://localhost:*", HEADWAY_API_KEY=KEY)
+        keyed = headway(*ask, "*", HEADWAY_API_KEY=KEY)
+    assert "Warning: with --allow-origin * every web page may use this server" in warned.stderr
+    assert "without a key" in warned.stderr and "Warning" not in quiet.stderr
+    assert "Warning" in keyed.stderr and "without a key" not in keyed.stderr
 
 
 # -- the name -------------------------------------------------------------------------------------------------

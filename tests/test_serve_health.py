@@ -14,9 +14,9 @@ from headway.serve.front import STUCK_AFTER_S, Front
 from headway.serve.models import health
 
 
-def asked(stuck_s: float, state: str = "ready") -> dict:
+def asked(stuck_s: float, state: str = "ready", log: object = None) -> dict:
     front = SimpleNamespace(
-        stuck_s=lambda: stuck_s, state=state, failure="no such file", story=SimpleNamespace(step=7)
+        stuck_s=lambda: stuck_s, state=state, failure="no such file", story=SimpleNamespace(step=7), log=log
     )
     app = SimpleNamespace(state=SimpleNamespace(front=front))
     response = asyncio.run(health(Request({"type": "http", "method": "GET", "path": "/health", "app": app})))
@@ -42,3 +42,16 @@ def test_it_fails_when_no_model_could_be_loaded() -> None:
 def test_only_work_that_is_present_can_be_stuck(inboxes: dict, stuck: bool) -> None:
     front = SimpleNamespace(_inboxes=inboxes, _moved_at=0.0)
     assert (Front.stuck_s(front) > 0) is stuck  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("log", "failure"),
+    [
+        (None, None),
+        (SimpleNamespace(failure=None), None),
+        (SimpleNamespace(failure="No space left on device"), "No space left on device"),
+    ],
+)
+def test_an_event_log_that_ended_is_named_and_serving_goes_on(log: object, failure: str | None) -> None:
+    told = asked(0.0, log=log)
+    assert (told["status"], told["event_log_failure"]) == ("ok", failure)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,9 +74,45 @@ def test_a_prompt_beyond_the_positions_that_may_wait_is_429_with_the_numbers(blo
     waiting(blocked, 400, "fits")
 
 
-def test_a_prompt_that_could_never_wait_is_told_so(server: FakeServer) -> None:
-    refused = server.complete("a" * 1001)
-    assert refused.status_code == 429 and "even when nobody waits" in refused.json()["error"]["message"]
+def test_a_prompt_that_could_never_wait_is_400_and_not_told_to_come_again(server: FakeServer) -> None:
+    for prompt in ([7] * 1001, "7" * 1001):
+        refused = server.complete(prompt, max_tokens=1)
+        assert refused.status_code == 400 and "retry-after" not in refused.headers
+        assert refused.json()["error"]["message"] == (
+            "prompt has 1001 positions, and 1000 may wait; --max-waiting-positions raises the limit"
+        )
+    refused = server.complete([[7] * 600, [7] * 401], max_tokens=1)  # type: ignore[list-item]
+    assert refused.status_code == 400 and "1001 positions in 2 prompts" in refused.json()["error"]["message"]
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "7" * 1001}]}
+    error = server.http.post("/v1/chat/completions", json=chat).json()["error"]
+    assert error["param"] == "messages" and error["message"].startswith("messages has 10")
+
+
+def test_a_text_whose_bytes_are_more_than_may_wait_is_judged_by_its_tokens_once_nobody_waits(
+    server: FakeServer,
+) -> None:
+    text = "the " * 900
+    assert len(server.front.tokenizer.encode(text)) < POSITIONS < len(text)
+    assert server.complete(text, max_tokens=1).status_code == 200
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
+
+
+def test_openai_s_client_knows_a_refusal_for_now_by_its_class(blocked: FakeServer) -> None:
+    waiting(blocked, 600, "before")
+    with (
+        openai.OpenAI(base_url=f"{blocked.url}/v1", api_key="none", max_retries=0) as client,
+        pytest.raises(openai.RateLimitError) as caught,
+    ):
+        client.completions.create(model=MODEL, prompt=[7] * 401, max_tokens=1)
+    assert int(caught.value.response.headers["retry-after"]) >= 1 and caught.value.request_id
+
+
+def test_a_text_that_may_fit_later_is_429_while_others_wait(blocked: FakeServer) -> None:
+    waiting(blocked, 1, "one")
+    refused = blocked.complete("the " * 900)
+    assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+    assert "may have 1000 positions, and there is room for 999 of the 1000" in refused.json()["error"]["message"]
 
 
 def test_two_prompts_that_fit_one_by_one_do_not_both_slip_through_while_they_are_tokenised(

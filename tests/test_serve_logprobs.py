@@ -63,7 +63,8 @@ def test_echoed_logprobs_are_those_of_transformers(server: Server, client: OpenA
     right = [expected[i, token].item() for i, token in enumerate(tokens[1:])]
     assert told.token_logprobs[1 : len(tokens)] == pytest.approx(right, abs=1e-3)
     assert told.token_logprobs[len(tokens)] == pytest.approx(expected[-1].max().item(), abs=1e-3)
-    assert all(len(top) == 2 for top in told.top_logprobs[1:])
+    for token, value, top in list(zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True))[1:]:
+        assert top[token] == value and len(top) == (2 if value >= sorted(top.values())[-2] else 3)
     offsets = [len("".join(told.tokens[:i])) for i in range(len(told.tokens))]
     assert told.text_offset == offsets
 
@@ -110,7 +111,10 @@ def test_no_logprobs_are_told_where_none_are_asked_for(server: Server) -> None:
     assert server.complete(PROMPT, max_tokens=2, logprobs=False).json()["choices"][0]["logprobs"] is None
     choice = server.complete(PROMPT, max_tokens=2, echo=True).json()["choices"][0]
     assert choice["logprobs"] is None and choice["text"].startswith(PROMPT)
-    assert len(server.complete(PROMPT, max_tokens=2, logprobs=0).json()["choices"][0]["logprobs"]["tokens"]) == 2
+    told = server.complete(PROMPT, max_tokens=2, logprobs=0, echo=True).json()["choices"][0]["logprobs"]
+    pairs = list(zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True))
+    assert len(pairs) == len(ids(server, PROMPT)) + 2 and pairs[0][1:] == (None, None)
+    assert all(top == {token: value} for token, value, top in pairs[1:]), "the chosen token alone"
 
 
 def test_vllms_prompt_logprobs_are_the_same_computed_chunked_and_where_others_reuse(server: Server) -> None:

@@ -12,7 +12,8 @@ import httpx
 import psutil
 import pytest
 
-from serving import Server, command, headway, serving, until
+from serving import Server, command, headway, replicas, serving, until
+from signals import hearing_sigint
 
 END_PATIENCE_S = 12.0
 
@@ -85,14 +86,15 @@ def test_a_signal_to_all_while_loading_ends_the_server_at_once(
 ) -> None:
     """A terminal's Ctrl-C goes to its whole process group."""
     words = command("serve", "--port", "0", "--memory", "64blocks")
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(
-        words, stdout=log, stderr=log, start_new_session=True
-    ) as process:  # fmt: skip
-        (replica,) = until(psutil.Process(process.pid).children)
-        time.sleep(after_s)
-        os.killpg(process.pid, number)
-        assert process.wait(4) == 0
-        assert not replica.is_running()
+    with (tmp_path / "log").open("wb") as log:
+        with hearing_sigint():
+            process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        with process:
+            (replica,) = until(lambda: replicas(process.pid))
+            time.sleep(after_s)
+            os.killpg(process.pid, number)
+            assert process.wait(4) == 0
+            assert not replica.is_running()
     assert (tmp_path / "log").read_text() == ""
 
 

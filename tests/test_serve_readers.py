@@ -27,7 +27,7 @@ LONG = {"max_tokens": 3000, "n": 4}
 
 @pytest.fixture(scope="module")
 def server(smollm2: ModelFiles) -> Iterator[FakeServer]:
-    with fake_serving(smollm2, limits=ServeLimits(slow_reader_seconds=PATIENCE_S)) as server:
+    with fake_serving(smollm2, limits=ServeLimits(slow_reader_seconds=PATIENCE_S, keep_alive_seconds=5)) as server:
         yield server
 
 
@@ -142,7 +142,8 @@ def test_a_client_too_far_behind_is_dropped_before_its_time(
     smollm2: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(front_module, "MOST_BEHIND", 50)
-    with fake_serving(smollm2) as server, stalled(server, "behind", max_tokens=900, n=4) as connection:
+    limits = ServeLimits(keep_alive_seconds=1)
+    with fake_serving(smollm2, limits=limits) as server, stalled(server, "behind", max_tokens=900, n=4) as connection:
         until(lambda: server.record("behind").get("reason") == "slow reader")
         data = rest(connection)
         assert b'"code":"slow_reader"' in data[-400:] and b"[DONE]" not in data

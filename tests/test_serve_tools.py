@@ -39,6 +39,7 @@ ONE = (
 )
 TWO = ("<ask:two>", '<tool_call>{"name": "now", "arguments": {}}</tool_call>\n')
 SCRIPTS = [
+    ("<ask:call>", "<tool_call>"),  # and then as ONE goes on
     (*ONE, "\n</tool_call>"),
     (*TWO, '<tool_call>\n{"arguments": {"city": "Bonn"}, "name": "get_weather"}\n</tool', "_call>"),
     ("<ask:none>", "It is <", "tool_", "cool: 3 degrees."),
@@ -203,6 +204,62 @@ def test_required_without_parallel_calls_is_one_call(client: openai.OpenAI) -> N
     assert len(choice.message.tool_calls) == 1 and choice.message.content is None
 
 
+@pytest.mark.parametrize("most", range(1, 6))
+def test_a_forced_call_that_is_cut_before_its_name_has_no_content(client: openai.OpenAI, most: int) -> None:
+    (choice,) = ask(client, "none", tool_choice="required", max_tokens=most).choices
+    assert choice.message.content in ("", None) and choice.finish_reason == "length"
+    streamed = Streamed(ask(client, "none", tool_choice="required", max_tokens=most, stream=True))
+    assert not streamed.content and streamed.called == called(choice.message) and streamed.finish == ["length"]
+
+
+NOTE = {"type": "object", "properties": {"note": {"enum": ["cold", "warm"]}}, "required": ["note"],
+        "additionalProperties": False}  # fmt: skip
+AS_NOTE: Any = {"type": "json_schema", "json_schema": {"name": "note", "schema": NOTE}}
+
+
+def test_beside_tools_an_answer_is_calls_or_fits_its_format_streamed_or_not(client: openai.OpenAI) -> None:
+    """Of a model that would call, and of one that would chat."""
+    (calls,) = ask(client, "call", response_format=AS_NOTE).choices
+    assert calls.message.content is None and calls.finish_reason == "tool_calls"
+    for name, arguments in called(calls.message):
+        jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+    assert Streamed(ask(client, "call", response_format=AS_NOTE, stream=True)).called == called(calls.message)
+    kinds = set()
+    for seed in range(8):
+        (answer,) = ask(client, "none", response_format=AS_NOTE, temperature=1, seed=seed).choices
+        if answer.message.tool_calls:
+            kinds.add("calls")
+            assert answer.message.content is None
+        else:
+            kinds.add("text")
+            jsonschema.validate(json.loads(answer.message.content), NOTE)
+            streamed = ask(client, "none", response_format=AS_NOTE, temperature=1, seed=seed, stream=True)
+            assert Streamed(streamed).content == answer.message.content
+    assert "text" in kinds
+    (object,) = ask(client, "none", response_format={"type": "json_object"}, seed=1).choices
+    assert object.message.tool_calls or object.message.content.startswith("{")
+
+
+def test_a_forced_call_is_one_whatever_the_format_of_texts(client: openai.OpenAI) -> None:
+    (choice,) = ask(client, "none", response_format=AS_NOTE, tool_choice="required", temperature=0).choices
+    assert choice.message.tool_calls and choice.message.content is None
+    (text,) = ask(client, "one", response_format=AS_NOTE, tool_choice="none").choices
+    jsonschema.validate(json.loads(text.message.content), NOTE)
+
+
+def test_integers_of_a_forced_call_are_exact(client: openai.OpenAI) -> None:
+    big = 2**53 + 1
+    schema = {
+        "type": "object",
+        "properties": {"id": {"const": big}},
+        "required": ["id"],
+        "additionalProperties": False,
+    }
+    tools: Any = [{"type": "function", "function": {"name": "find", "parameters": schema}}]
+    (choice,) = ask(client, "none", tools=tools, tool_choice="required", parallel_tool_calls=False).choices
+    assert called(choice.message) == [("find", f'{{"id": {big}}}')]
+
+
 # -- a conversation --------------------------------------------------------------------------------------------
 
 
@@ -262,11 +319,22 @@ def _function(**fields: Any) -> list[dict[str, Any]]:
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "none, auto, required"),
         ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "'g'"),
         (
-            {"tools": _function(parameters={"properties": {"a": {"not": {}}}}), "tool_choice": "required"},
+            {
+                "tools": _function(parameters={"properties": {"a": {"not": {"minimum": 1}}}}),
+                "tool_choice": "required",
+            },
             "tools[1].function.parameters",
             "'not' is not supported",
         ),
-        ({"response_format": {"type": "json_object"}}, "response_format", "tools"),
+        ({"guided_regex": "a+"}, "guided_regex", "tools"),
+        (
+            {
+                "tools": _function(parameters={"properties": {f"p{i}": {} for i in range(1000)}}),
+                "tool_choice": "required",
+            },
+            "tools[1].function.parameters",
+            "1000 of its properties are not required",
+        ),
         ({"functions": [{"name": "f"}]}, "functions", "not supported"),
         ({"function_call": "auto"}, "function_call", "not supported"),
         (

@@ -13,22 +13,23 @@ from world import World
 SHAPES = [(prompt, emits) for prompt in range(1, 6) for emits in range(1, 4)]
 
 
-def live_through(shapes, blocks, *, seats, budget, bypass, gaps, prefix_cache, same=False):
-    """One world, compared step by step with the plain reference (where that applies) and with the true tokens."""
+def live_through(shapes, blocks, *, seats, budget, bypass, gaps, prefix_cache, same=False, policy="fcfs"):
+    """One world, compared step by step with the plain reference (where that applies) and with the true tokens. Later
+    requests have smaller priority numbers, so the two policies differ wherever there is a choice."""
     world = World(blocks=blocks, block_tokens=2, seats=seats, step_tokens=budget, max_bypass=bypass,
-                  prefix_cache=prefix_cache)  # fmt: skip
-    plain = None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, by_priority=False)
+                  prefix_cache=prefix_cache, policy=policy)  # fmt: skip
+    plain = None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, by_priority=policy == "priority")
     arrivals = list(zip(shapes, gaps, strict=True))
     taken = 0
     for tick in range(200):
         while taken < len(arrivals) and arrivals[taken][1] <= tick:
             (prompt, emits), _ = arrivals[taken]
             id = f"r{taken}"
-            request = world.add(id, list(range(prompt)) if same else prompt, max_tokens=emits)
+            request = world.add(id, list(range(prompt)) if same else prompt, max_tokens=emits, priority=-taken)
             fits = -(-(prompt + emits) // 2) <= blocks
             assert (request.stage is Stage.REFUSED) == (not fits)
             if plain and fits:
-                plain.add(Plain(id, prompt, emits, 0, taken))
+                plain.add(Plain(id, prompt, emits, -taken, taken))
             taken += 1
         if not world.engine.requests and taken == len(arrivals):
             break
@@ -69,6 +70,12 @@ def test_every_pair_of_requests_ends_with_the_right_tokens_and_the_plain_referen
         for gap, budget in itertools.product((0, 1, 3), (2, 6)):
             live_through(shapes, blocks, seats=2, budget=budget, bypass=1, gaps=(0, gap), prefix_cache=prefix_cache,
                          same=prefix_cache)  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", range(2, 7))
+def test_the_plain_reference_agrees_under_priority_too(blocks):
+    for shapes in PAIRS:
+        live_through(shapes, blocks, seats=2, budget=3, bypass=1, gaps=(0, 1), prefix_cache=False, policy="priority")
 
 
 @pytest.mark.parametrize("blocks", range(2, 7))

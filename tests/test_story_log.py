@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
+import stat
 from pathlib import Path
 
 import pytest
 
 from headway.errors import ConfigError, LogError
 from headway.story import log as log_module
+from headway.story import logfiles
 from headway.story.events import Received
 from headway.story.explain import request_view
 from headway.story.log import EventLog, LogFile, aged
@@ -83,12 +88,31 @@ def test_files_rotate_and_are_read_as_one(tmp_path: Path) -> None:
     assert len(world.events) - len(found) == first - 1
 
 
-def test_no_more_old_files_than_promised_are_kept(tmp_path: Path) -> None:
+def test_old_files_are_kept_by_their_size_all_together(tmp_path: Path) -> None:
     path = tmp_path / "events"
-    log = EventLog(path, epoch="e", model="tiny", rotate_bytes=200)
+    log = EventLog(path, epoch="e", model="tiny", rotate_bytes=200, total_bytes=1000)
     for i in range(40):
         log.append(Received(at=i, id=f"request-{i}"))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["events", *(f"events.{age}" for age in range(1, 5))]
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 1000
+    files = sorted(file.name for file in tmp_path.iterdir())
+    assert len(files) >= 5 and files == ["events", *(f"events.{age}" for age in range(1, len(files)))]
+    assert list(LogFile.open(path).events())[-1] == Received(at=39, id="request-39")
+
+
+def test_starts_that_write_little_push_no_old_log_out(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    for i in range(12):
+        log = EventLog(path, epoch=f"start-{i}", model="tiny")
+        log.append(Received(at=1, id=f"first-of-{i}"))
+        log.close()
+    assert [event.id for event in LogFile.open(aged(path, 11)).events()] == ["first-of-0"]
+
+
+def test_a_start_that_told_nothing_leaves_no_file_behind(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    for i in range(4):
+        EventLog(path, epoch=f"start-{i}", model="tiny").close()
+    assert [file.name for file in tmp_path.iterdir()] == ["events"] and LogFile.open(path).head.epoch == "start-3"
 
 
 def test_an_older_servers_log_is_kept_aside_and_not_mixed_in(tmp_path: Path) -> None:
@@ -104,10 +128,10 @@ def test_an_older_servers_log_is_kept_aside_and_not_mixed_in(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no event log"),
-        (b"hello\n", "no event log"),
-        (b"\xff\xfe\n", "no event log"),
-        (b'{"kind":"other","version":1,"epoch":"e","first":1,"model":"m"}\n', "no event log"),
+        (b"", "not an event log"),
+        (b"hello\n", "not an event log"),
+        (b"\xff\xfe\n", "not an event log"),
+        (b'{"kind":"other","version":1,"epoch":"e","first":1,"model":"m"}\n', "not an event log"),
         (b'{"kind":"headway event log","version":2,"epoch":"e","first":1,"model":"m"}\n', "version 2"),
     ],
 )
@@ -124,26 +148,177 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         log.append(Received(at=i, id="a"))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b'{"event":"step"}\n', *lines[3:]]))
-    with pytest.raises(LogError, match="line 3 is no event"):
+    with pytest.raises(LogError, match="line 3 is not an event"):
         list(LogFile.open(path).events())
     with pytest.raises(LogError, match="it cannot be read"):
         LogFile.open(tmp_path / "nowhere")
 
 
-def test_a_place_that_cannot_be_written_is_refused_and_a_disk_that_fails_later_ends_the_log_only(
+# -- what is no event log of ours -----------------------------------------------------------------------------
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+    (path / "keep.txt").write_text("precious")
+
+
+def link(path: Path) -> None:
+    target = path.with_name("target")
+    EventLog(target, epoch="e", model="tiny").close()
+    path.symlink_to(target)
+
+
+def socket_file(path: Path) -> None:
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as end:  # its name may be 107 bytes long
+        end.bind(path.name)
+
+
+FOREIGN = {
+    "notes": (lambda path: path.write_text("my notes\n"), "is not an event log of Headway and is left as it is"),
+    "one-line": (lambda path: path.write_text("no line break"), "is not an event log of Headway"),
+    "bytes": (lambda path: path.write_bytes(b"\x00\xff" * 40_000), "is not an event log of Headway"),
+    "other-json": (lambda path: path.write_text('{"kind":"other"}\n'), "is not an event log of Headway"),
+    "folder": (folder, "is a folder; name a file"),
+    "link": (link, "is a link; name the file itself"),
+    "dangling-link": (lambda path: path.symlink_to("nowhere"), "is a link"),
+    "pipe": (os.mkfifo, "is a named pipe, not a regular file"),
+    "socket": (socket_file, "is a socket, not a regular file"),
+}
+
+
+def everything(root: Path) -> dict[str, tuple[int, int, bytes | str]]:
+    """What is on disk, with the numbers that say that it is the same file still."""
+    found: dict[str, tuple[int, int, bytes | str]] = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        regular = stat.S_ISREG(status.st_mode)
+        content = path.read_bytes() if regular else os.readlink(path) if path.is_symlink() else ""
+        found[str(path)] = (status.st_ino, status.st_mode, content)
+    return found
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_no_event_log_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    make, words = FOREIGN[name]
+    make(tmp_path / "here")
+    before = everything(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        EventLog(tmp_path / "here", epoch="new", model="tiny")
+    assert caught.value.option == "--event-log" and words in str(caught.value)
+    assert everything(tmp_path) == before
+
+
+def test_a_device_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path, words in (
+        (Path("/dev/null"), "is a device, not a regular file"),
+        (tmp_path / "no" / "events", f"there is no folder {tmp_path}/no"),
+        (tmp_path / "file" / "events", f"there is no folder {tmp_path}/file"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            EventLog(path, epoch="e", model="tiny")
+
+
+def test_a_file_that_cannot_be_read_is_not_known_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events"
+    EventLog(path, epoch="e", model="tiny").close()
+    before = everything(tmp_path)
+
+    def denied(*args: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(logfiles.os, "open", denied)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        EventLog(path, epoch="new", model="tiny")
+    assert everything(tmp_path) == before
+
+
+def test_an_empty_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.touch(mode=0o640)
+    made = path.stat()
+    log = EventLog(path, epoch="e", model="tiny")
+    log.append(Received(at=1, id="a"))
+    assert (path.stat().st_ino, path.stat().st_mode) == (made.st_ino, made.st_mode)
+    assert [event.id for event in LogFile.open(path).events()] == ["a"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_rotated_name_that_another_file_has_taken_is_passed_over(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "events"
+    make, _ = FOREIGN[name]
+    make(aged(path, 2))
+    foreign = everything(tmp_path)
+    log = EventLog(path, epoch="e", model="tiny", rotate_bytes=200, total_bytes=3000)
+    for i in range(30):
+        assert log.append(Received(at=i, id=f"request-{i}"))
+    assert everything(tmp_path).items() >= foreign.items()
+    assert aged(path, 1).exists() and aged(path, 3).exists()
+    found = list(LogFile.open(path).events())
+    assert found == [Received(at=i, id=f"request-{i}") for i in range(30 - len(found), 30)] and len(found) > 8
+
+
+def test_two_servers_do_not_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    first = EventLog(path, epoch="first", model="tiny")
+    with pytest.raises(ConfigError, match="is being written by another server"):
+        EventLog(path, epoch="second", model="tiny")
+    assert first.append(Received(at=1, id="a")) and [file.name for file in tmp_path.iterdir()] == ["events"]
+    first.close()
+    EventLog(path, epoch="second", model="tiny")
+
+
+# -- a disk that fails ----------------------------------------------------------------------------------------
+
+
+class FullDisk:
+    """`os.write` on a disk that takes so many bytes and no more."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._write = os.write
+
+    def __call__(self, file: int, data: bytes) -> int:
+        if self.room == 0:
+            raise OSError(28, "No space left on device")
+        written = self._write(file, data[: self.room])
+        self.room -= written
+        return written
+
+
+def test_a_disk_that_fails_ends_the_log_only_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"--event-log.*cannot be written"):
-        EventLog(tmp_path / "no" / "folder", epoch="e", model="tiny")
-    log = EventLog(tmp_path / "events", epoch="e", model="tiny")
+    said: list[str] = []
+    path = tmp_path / "events"
+    log = EventLog(path, epoch="e", model="tiny", on_failure=said.append)
+    assert log.append(Received(at=1, id="whole"))
+    monkeypatch.setattr(log_module.os, "write", FullDisk(room=10))
+    assert [log.append(Received(at=at, id="lost")) for at in (2, 3, 4)] == [False, False, False]
+    assert said == [log.failure] == ["No space left on device"]
+    assert [event.id for event in LogFile.open(path).events()] == ["whole"]  # half a line at the end is forgiven
 
-    def full(file: int, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(log_module.os, "write", full)
-    log.append(Received(at=1, id="a"))
-    log.append(Received(at=2, id="b"))
-    assert log.failure == "the event log ended: No space left on device"
+def test_a_disk_that_is_full_at_the_start_is_refused_and_half_a_head_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events"
+    with monkeypatch.context() as patched:
+        patched.setattr(log_module.os, "write", FullDisk(room=10))
+        with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
+            EventLog(path, epoch="e", model="tiny")
+    EventLog(path, epoch="e", model="tiny")
+
+
+def test_what_takes_the_place_of_a_log_that_is_written_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    log = EventLog(path, epoch="e", model="tiny", rotate_bytes=200)
+    path.rename(tmp_path / "moved")
+    path.write_text("my notes")
+    while log.append(Received(at=1, id="a")):
+        pass
+    assert log.failure is not None and "is not an event log of Headway" in log.failure
+    assert path.read_text() == "my notes"
 
 
 # -- the ring -------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ CONTRACT = {
     "headway_requests_finished": "counter",
     "headway_requests_refused": "counter",
     "headway_slow_readers": "counter",  # beyond the contract
+    "headway_event_log_lost_events": "counter",  # beyond the contract
     "headway_time_to_first_token_seconds": "histogram",
     "headway_inter_token_seconds": "histogram",
     "headway_queued_seconds": "histogram",
@@ -261,3 +262,10 @@ def test_what_is_turned_away_before_it_has_a_record_is_counted_too():
     metrics.refuse("queue")
     metrics.refuse("queue")
     assert sample(metrics, "requests_refused_total", reason="queue") == 2
+
+
+def test_events_that_the_log_lost_are_counted_from_0_on() -> None:
+    metrics = Metrics(Story())
+    assert sample(metrics, "event_log_lost_events_total") == 0
+    metrics.lose_logged()
+    assert sample(metrics, "event_log_lost_events_total") == 1

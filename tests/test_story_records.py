@@ -23,7 +23,7 @@ from headway.story.events import (
     Refused,
     TurnedAway,
 )
-from headway.story.explain import request_view
+from headway.story.explain import request_view, request_views
 from headway.story.reducer import Story
 from headway.verdict import Holder, Never
 from world import SAMPLED, Allowing, World
@@ -31,6 +31,35 @@ from world import SAMPLED, Allowing, World
 
 def view(world: World, id: str) -> dict:
     return request_view(world.story, world.story.record(id), world.clock.now_ns())
+
+
+class Counted(dict):
+    """Live records that know how often they were gone through."""
+
+    passes = 0
+
+    def values(self):
+        self.passes += 1
+        return super().values()
+
+
+@pytest.mark.parametrize("shown", [1, 60])
+def test_a_page_of_requests_goes_through_the_live_ones_a_fixed_number_of_times_and_says_the_same(shown):
+    """Sixty live ones, some waiting and some holding blocks, half of these shared."""
+    world = World(seats=20, blocks=4096)
+    for i in range(60):
+        world.add(f"r{i}", list(range(40)), max_tokens=30)
+    for _ in range(8):
+        world.step()
+    now = world.clock.now_ns()
+    records = list(world.story.live.values())
+    one_by_one = [request_view(world.story, record, now) for record in records]
+    assert {one["stage"] for one in one_by_one} == {"running", "waiting"}
+    assert any(one["sequences"][0]["blocks"]["shared"] for one in one_by_one)
+    assert {one["verdict"]["ahead"] for one in one_by_one if one["verdict"]["kind"] == "wait"} >= set(range(40))
+    world.story.live = live = Counted(world.story.live)
+    assert request_views(world.story, records[:shown], now) == one_by_one[:shown]
+    assert live.passes == 2, "once for the blocks' references, once for the queue"
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------

@@ -167,10 +167,17 @@ def test_refused(ask, words):
     assert say(world, "a") == [f"a was refused: {words}."]
 
 
+def test_a_refusal_names_no_option_where_the_limit_is_the_models_own():
+    world = World(model_context=100)
+    world.add("a", 10, max_tokens=91)
+    words = "it needs 101 positions and the limit is 100 (it is the model's own)"
+    assert say(world, "a") == [f"a was refused: {words}."]
+
+
 def test_refused_without_a_verdict():
     story = Story()
     story.fold(Refused(at=0, id="a", reason="invalid"))
-    assert tell(request_view(story, story.record("a"), 0)) == ["a was refused: its body meant nothing to the engine."]
+    assert tell(request_view(story, story.record("a"), 0)) == ["a was refused: its body was invalid."]
 
 
 def test_there_is_a_sentence_for_every_stage_and_none_for_a_stage_that_does_not_exist():

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.artifacts.files import ModelFiles
-from headway.text.answer import AnswerText
+from headway.text import answer
+from headway.text.answer import AnswerText, AnswerTexts
 from headway.text.tokenizer import Tokenizer
 
 
@@ -49,3 +50,18 @@ def test_the_side_that_ends_and_the_side_that_shows_find_the_same_end(tokenizer,
     cut = data.draw(st.integers(0, count))
     shown = shower.push(tokens[:cut]) + shower.push(tokens[cut:count]) + shower.finish()
     assert shown == tokenizer.decode(tokens).partition(stop)[0]
+
+
+def test_answers_with_the_same_stop_strings_share_their_automaton_for_as_long_as_one_lives(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    strings = answer.StopStrings
+    monkeypatch.setattr(answer, "StopStrings", lambda stops: (made.append(stops), strings(stops))[1])
+    texts = AnswerTexts(tokenizer)
+    siblings = [texts(("two",), 0) for _ in range(3)]
+    said = [one.push(tokenizer.encode(f"one two {i}")) for i, one in enumerate(siblings)]
+    assert said == ["one "] * 3 and made == [("two",)]
+    assert texts(("two", "one"), 0).push(tokenizer.encode("one")) == "" and len(made) == 2
+    del siblings
+    assert not texts._stops

@@ -112,21 +112,6 @@ def test_a_template_can_ask_for_the_date(files: ModelFiles) -> None:
     assert before <= rendered <= datetime.datetime.now().strftime("%Y")
 
 
-def test_text_parts_are_joined_by_newlines_and_other_parts_are_refused_by_name(files: ModelFiles) -> None:
-    template = ours(files, "{% for m in messages %}{{ m.content }}{% endfor %}")
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert template.render([{"role": "user", "content": parts}]) == "a\nb"
-    assert parts == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    for part, word in (
-        ({"type": "image_url", "image_url": {}}, "image_url"),
-        ("a", "str"),
-        ({"type": "text"}, "text"),
-    ):
-        with pytest.raises(InvalidRequest, match=rf"messages\[1\].*{word}") as caught:
-            template.render([{"role": "user", "content": "x"}, {"role": "user", "content": [part]}])
-        assert caught.value.field == "messages"
-
-
 @pytest.mark.parametrize(
     ("template", "said"),
     [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rules
 from tokenizers import models
@@ -17,7 +18,7 @@ from headway.artifacts.files import ModelFiles
 from headway.errors import UnsupportedModel
 from headway.text.detokenize import Detokenizer
 from headway.text.template import ChatTemplate
-from headway.text.tokenizer import Tokenizer
+from headway.text.tokenizer import _MOST_COMPOSED, Tokenizer, _byte_spelling
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "smollm2-135m-greedy-fp32.json").read_text())
 HARD = [
@@ -126,3 +127,66 @@ def test_a_tokenizer_that_is_not_byte_level_encodes_but_does_not_stream(smollm2:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UnsupportedModel, match=r"tokenizer\.json"):
         Tokenizer(dataclasses.replace(smollm2, tokenizer=tmp_path / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module", params=["", "NFC"])
+def normalizing(
+    request: pytest.FixtureRequest, smollm2: ModelFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
+    """The default model's tokenizer as it is, and as one that has a token for each byte and composes characters."""
+    if not request.param:
+        return Tokenizer(smollm2)
+    model = json.loads(smollm2.tokenizer.read_text())["model"]
+    for character in _byte_spelling():
+        model["vocab"].setdefault(character, len(model["vocab"]))
+    change: dict[str, object] = {"model": model, "normalizer": {"type": request.param}}
+    found = _changed(smollm2, tmp_path_factory.mktemp("tokenizer"), change)
+    assert found.fewest_tokens("x" * 810) == 10
+    return found
+
+
+def _changed(files: ModelFiles, folder: Path, change: dict[str, object]) -> Tokenizer:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(files.tokenizer.read_text()) | change))
+    return Tokenizer(dataclasses.replace(files, tokenizer=file))
+
+
+@given(text=st.one_of(st.text(), st.text(alphabet=" \n\x02=-ae\u0301\u212b\u1fbe\u0308\u0341", max_size=400)))
+@example(text="\u1fbe\u0308\u0341" * 300)
+@example(text="e\u0301" * 300)
+@example(text="\x02" * 300)
+@example(text=("\n" + " " * 80) * 30)
+def test_no_text_has_fewer_tokens_than_its_length_tells(normalizing: Tokenizer, text: str) -> None:
+    assert normalizing.fewest_tokens(text) <= len(normalizing.encode(text, add_bos=False))
+
+
+@pytest.mark.parametrize(
+    ("change", "fewest"),
+    [
+        ({}, 10),
+        ({"normalizer": {"type": "NFC"}}, 0),  # some bytes are in no token, and what composes may consist of them
+        ({"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, 0),
+        ({"truncation": {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}}, 0),
+        ({"pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}}, 0),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, 0),
+    ],
+)
+def test_a_tokenizer_that_may_drop_text_bounds_nothing(
+    smollm2: ModelFiles, tmp_path: Path, change: dict[str, object], fewest: int
+) -> None:
+    assert _changed(smollm2, tmp_path, change).fewest_tokens("x" * 810) == fewest
+
+
+def test_composing_makes_no_more_bytes_one_than_the_bound_assumes() -> None:
+    """Over all characters that have parts: the longest way to spell one that composing (NFC) leaves as it is."""
+    composed = [chr(c) for c in range(0x110000) if unicodedata.decomposition(chr(c)) or 0xAC00 <= c < 0xD7A4]
+    parts = {character: unicodedata.normalize("NFD", character) for character in composed}
+    longest = {part: len(part.encode()) for decomposed in parts.values() for part in decomposed}
+    for character, decomposed in parts.items():
+        if len(decomposed) == 1:
+            longest[decomposed] = max(longest[decomposed], len(character.encode()))
+    for character, decomposed in parts.items():
+        size, spelled = len(character.encode()), sum(map(longest.__getitem__, decomposed))
+        assert size <= spelled, "whole it is not longer than in parts"
+        assert spelled <= _MOST_COMPOSED * size or not unicodedata.is_normalized("NFC", character)
+    assert all(spelled <= _MOST_COMPOSED * len(part.encode()) for part, spelled in longest.items())

@@ -120,6 +120,48 @@ def test_a_call_that_breaks_keeps_what_is_json_and_the_rest_is_content() -> None
     assert parsed(format, cut) == ("", [("get", '{"a": "</tool')], False)
 
 
+def written(name: str, count: int) -> str:
+    """Calls as the template writes them, from the first marker to the last."""
+    template, format = template_of(getattr(templates, name)), format_of(name)
+    calls = [
+        {"id": f"call_00000000{i}", "function": {"name": called, "arguments": '{"a": "b"}'}}
+        for i, called in enumerate(NAMES[:count])
+    ]
+    history = [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    text = template.render(as_template_wants(history, format), add_generation_prompt=False, tools=None)
+    return text[text.index(format.before or '{"name"') : text.rindex(format.after or "}") + len(format.after or "}")]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_forced_answer_that_is_cut_anywhere_shows_no_markup_as_content(name: str) -> None:
+    format = format_of(name)
+    text = written(name, 1 if format.between is None else 2)
+    whole = parsed(format, text)[1]
+    assert len(whole) == (1 if format.between is None else 2)
+    for end in range(len(text) + 1):
+        for cut in (False, True):
+            parser = ToolCallParser(format, NAMES, forced=True)
+            streamed = [event for character in text[:end] for event in parser.push(character)]
+            content, calls = gathered([*streamed, *parser.finish(cut=cut)])
+            assert content == "", text[:end]
+            for (called, arguments), (full, all_of_it) in zip(calls, whole, strict=False):
+                assert called == full and all_of_it.startswith(arguments)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "LLAMA"])
+def test_an_answer_that_is_cut_within_a_call_shows_no_part_of_it_as_content(name: str) -> None:
+    """The model was free to call or to talk: from the whole marker on it calls, if the answer was cut."""
+    format = format_of(name)
+    text = written(name, 2)
+    marker = len(format.before.rstrip())
+    for end in range(marker, len(text) + 1):
+        parser = ToolCallParser(format, NAMES)
+        assert gathered([*parser.push("So: " + text[:end]), *parser.finish(cut=True)])[0] == "So:", text[:end]
+    for end in range(1, marker):  # not yet a marker, so it may be anything
+        parser = ToolCallParser(format, NAMES)
+        assert gathered([*parser.push(text[:end]), *parser.finish(cut=True)])[0] == text[:end]
+
+
 @pytest.mark.parametrize(
     ("name", "rest"),
     [

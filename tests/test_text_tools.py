@@ -16,9 +16,10 @@ from tokenizers import Tokenizer as Rules
 import tool_templates as templates
 from headway.artifacts.files import ModelFiles
 from headway.errors import InvalidRequest
+from headway.text.messages import has_calls, read_messages
 from headway.text.template import ChatTemplate
 from headway.text.toolgrammar import forced_calls
-from headway.text.toolhistory import as_template_wants, checked, has_calls
+from headway.text.toolhistory import as_template_wants, read_calls
 from headway.text.tools import ToolFormat
 from test_text_toolcalls import parsed
 from tool_templates import FORMATS, format_of, template_of
@@ -164,24 +165,71 @@ CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 TOLD = {"role": "tool", "tool_call_id": "call_abc123def456", "content": "sunny"}
 
 
+def read(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return read_calls(read_messages(messages, ()).messages)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_conversation_with_calls_and_results_renders(name: str) -> None:
-    history = as_template_wants(checked([ASKED, CALLED, TOLD]), FORMAT_OF[name])
+    history = as_template_wants(read([ASKED, CALLED, TOLD]), FORMAT_OF[name])
     text = template_of(getattr(templates, name)).render(history)
     assert '{"a": 1}' in text and "sunny" in text and "None" not in text
     assert CALL["function"] == {"name": "get", "arguments": '{"a": 1}'}  # the given one is as it was
 
 
 def test_ids_of_nine_characters_stay_distinct_and_matched() -> None:
-    call, asked, told = as_template_wants([CALLED, ASKED, TOLD], FORMAT_OF["MISTRAL"])
+    call, asked, told = as_template_wants(read([CALLED, ASKED, TOLD]), FORMAT_OF["MISTRAL"])
     assert call["tool_calls"][0]["id"] == told["tool_call_id"] == "123def456"
     assert asked == ASKED
 
 
 def test_members_that_are_null_are_left_out_but_for_content() -> None:
     echoed = {"role": "assistant", "content": "x", "tool_calls": None, "refusal": None, "function_call": None}
-    assert checked([echoed, CALLED]) == [{"role": "assistant", "content": "x"}, CALLED]
+    read = read_messages([echoed, CALLED], ()).messages
+    assert read == [{"role": "assistant", "content": "x"}, CALLED]
     assert has_calls([TOLD]) and has_calls([CALLED]) and not has_calls([ASKED, echoed])
+
+
+#: Arguments as clients send them, as a template has them that writes JSON of an object, and one that writes text.
+#: What was cut off stays as it is: nobody knows how it would have gone on.
+ARGUMENTS: list[tuple[Any, Any, str]] = [
+    ('{"a": 1}', {"a": 1}, '{"a": 1}'),
+    ({"a": 1}, {"a": 1}, '{"a": 1}'),
+    ("", {}, "{}"),
+    (None, {}, "{}"),
+    ('{"text": "Roses', '{"text": "Roses', '{"text": "Roses'),
+    ("[1]", [1], "[1]"),
+    ([1], [1], "[1]"),
+    ('"x"', "x", '"x"'),
+    (5, 5, "5"),
+    ('{"a": NaN}', '{"a": NaN}', '{"a": NaN}'),
+    ("[" * 100_000, "[" * 100_000, "[" * 100_000),
+]
+
+
+@pytest.mark.parametrize(("given", "value", "text"), ARGUMENTS, ids=lambda value: str(value)[:20])
+def test_arguments_that_are_no_object_are_history_all_the_same(given: Any, value: Any, text: str) -> None:
+    for name, expected in (("QWEN", value), ("DEEPSEEK", text)):
+        (call,) = as_template_wants(read([_with(arguments=given)]), FORMAT_OF[name])
+        assert call["tool_calls"][0]["function"]["arguments"] == expected
+
+
+def test_calls_without_ids_and_types_are_answered_in_their_order() -> None:
+    bare = [{"function": {"name": name}} for name in ("first", "second")]
+    results = [{"role": "tool", "content": content} for content in "12"]
+    calls, *told = read([{"role": "assistant", "tool_calls": bare}, *results])
+    ids = [call["id"] for call in calls["tool_calls"]]
+    assert [call["type"] for call in calls["tool_calls"]] == ["function"] * 2 and len(set(ids)) == 2
+    assert [(one["tool_call_id"], one["name"], one["content"]) for one in told] == [
+        (ids[0], "first", "1"), (ids[1], "second", "2"),
+    ]  # fmt: skip
+
+
+def test_results_come_in_the_order_of_their_calls_since_few_templates_write_ids() -> None:
+    calls = [{**CALL, "id": id} for id in "ab"]
+    results = [{"role": "tool", "tool_call_id": id, "content": f"of {id}"} for id in "ba"]
+    _, *told, asked = read([{**CALLED, "tool_calls": calls}, *results, ASKED])
+    assert [one["content"] for one in told] == ["of a", "of b"] and asked == ASKED
 
 
 def _with(**function: Any) -> dict[str, Any]:
@@ -193,24 +241,25 @@ def _with(**function: Any) -> dict[str, Any]:
     [
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([ASKED, {"role": "assistant"}], "messages[1].content"),
-        ([{"role": "function", "name": "f", "content": "x"}], "messages[0]"),
-        ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages[0]"),
+        ([{"role": "function", "name": "f", "content": "x"}], "messages[0].role"),
+        ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages[0].function_call"),
         ([{**ASKED, "tool_calls": [CALL]}], "messages[0].tool_calls"),
         ([{**CALLED, "tool_calls": {"a": 1}}], "messages[0].tool_calls"),
         ([{**CALLED, "tool_calls": ["x"]}], "messages[0].tool_calls[0]"),
         ([{**CALLED, "tool_calls": [{**CALL, "type": "custom"}]}], "messages[0].tool_calls[0]"),
         ([{**CALLED, "tool_calls": [{**CALL, "function": None}]}], "messages[0].tool_calls[0].function"),
-        ([{**CALLED, "tool_calls": [CALL, {**CALL, "id": ""}]}], "messages[0].tool_calls[1].id"),
+        ([{**CALLED, "tool_calls": [CALL, {**CALL, "id": 7}]}], "messages[0].tool_calls[1].id"),
+        ([{**CALLED, "tool_calls": [{**CALL, "custom": {}}]}], "messages[0].tool_calls[0].custom"),
+        ([_with(strict=True)], "messages[0].tool_calls[0].function.strict"),
         ([_with(name="a b")], "messages[0].tool_calls[0].function.name"),
         ([_with(name=None)], "messages[0].tool_calls[0].function.name"),
-        ([_with(arguments='{"a": ')], "messages[0].tool_calls[0].function.arguments"),
-        ([_with(arguments="[1]")], "messages[0].tool_calls[0].function.arguments"),
         ([ASKED, TOLD], "messages[1].tool_call_id"),
-        ([CALLED, {"role": "tool", "content": "x"}], "messages[1].tool_call_id"),
+        ([CALLED, TOLD, {"role": "tool", "content": "x"}], "messages[2].tool_call_id"),
+        ([CALLED, {"role": "tool", "content": "x", "tool_call_id": 7}], "messages[1].tool_call_id"),
     ],
 )
 def test_a_wrong_message_is_refused_by_its_place(messages: list[dict[str, Any]], place: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        as_template_wants(checked(messages), FORMAT_OF["QWEN"])
+        read(messages)
     assert caught.value.field == "messages"
     assert str(caught.value).startswith(f"{place} ")

@@ -37,6 +37,7 @@ from headway.story.reducer import Story
 from headway.story.sentences import brief
 from headway.verdict import RULES
 from serving import command, until
+from signals import hearing_sigint
 from test_story_time import mixed_world
 from world import World
 
@@ -286,6 +287,7 @@ def test_a_log_is_followed_through_half_lines_rotations_and_restarts(
         log.append(Received(at=at, id="c"))
         assert read() == [(at, Received(at=at, id="c"))]
     assert path.with_name("events.1").exists()
+    log.close()
     again = EventLog(path, epoch="two", model="tiny")
     again.append(Received(at=1, id="z"))
     assert read() == [(0, Missed(1, 0)), (1, Received(at=1, id="z"))]
@@ -438,7 +440,8 @@ class Terminal:
     def __init__(self, *words: str, **environ: str) -> None:
         self._end, inner = pty.openpty()
         environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"} | environ
-        self.process = subprocess.Popen(command(*words), stdin=inner, stdout=inner, stderr=inner, env=environ)
+        with hearing_sigint():
+            self.process = subprocess.Popen(command(*words), stdin=inner, stdout=inner, stderr=inner, env=environ)
         os.close(inner)
         self.shown = ""
 
@@ -465,6 +468,19 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self._end)
+
+
+def test_ctrl_c_ends_it_also_where_the_tests_run_in_the_background(server: FakeServer) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for `pytest &`
+    try:
+        terminal = Terminal("top", "--url", server.url)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        terminal.until(lambda shown: "q quits · following" in shown)
+        assert terminal.press("ctrl-c") == 0
+    finally:
+        terminal.close()
 
 
 @pytest.mark.parametrize(("key", "no_color"), [("q", "1"), ("ctrl-c", "")])

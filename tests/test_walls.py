@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str] | None] = {
     "policy": frozenset({"request", "plan", "verdict", "errors"}),
     "memory": NOUNS,
     "story": NOUNS | {"memory.prefix"},
-    "compute": (NOUNS - {"request", "verdict"}) | {"artifacts.files"},
+    "compute": (NOUNS - {"request", "verdict"}) | {"artifacts.files", "artifacts.converted"},
     "artifacts": NOUNS,
     "text": NOUNS | {"artifacts.files"},
     "serve": NOUNS | {"artifacts", "text", "story", "replica"},

@@ -37,7 +37,7 @@ def test_ten_preemptions_that_each_lose_2000_positions_recompute_20000_beside_20
         world.step()
         world.add(f"v{i}", 2000, max_tokens=2)
         world.step()  # the whole prompt of v, while old fills its only block
-        world.step()  # old needs a second block: v is put out, with the prompt computed and nothing more
+        world.step()  # old needs a second block: v is preempted, with the prompt computed and nothing more
         assert world.story.record(f"v{i}").preemptions == 1
         assert world.counts(f"v{i}").lost == 2000
         world.run()

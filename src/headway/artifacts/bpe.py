@@ -16,7 +16,8 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from headway.artifacts.cache import write_once
-from headway.errors import UnsupportedModel
+from headway.artifacts.gguf_config import missing
+from headway.errors import ArtifactError, UnsupportedModel
 
 #: Part of the cached file's name: raise it when the same metadata would give another tokenizer.
 _BUILD = 1
@@ -86,6 +87,9 @@ def adds_bos(metadata: Mapping[str, Any]) -> bool:
 def _splitting(name: str, metadata: Mapping[str, Any]) -> _Splitting:
     model = metadata.get("tokenizer.ggml.model")
     kind = metadata.get("tokenizer.ggml.pre")
+    for key, value in (("tokenizer.ggml.model", model), ("tokenizer.ggml.pre", kind)):
+        if value is None:
+            raise missing(name, key)
     if model == "llama":
         raise UnsupportedModel(name, "a SentencePiece tokenizer built from GGUF metadata")
     if model != "gpt2":
@@ -98,17 +102,24 @@ def _splitting(name: str, metadata: Mapping[str, Any]) -> _Splitting:
 
 
 def _build(name: str, metadata: Mapping[str, Any], splitting: _Splitting) -> Tokenizer:
-    tokens = metadata["tokenizer.ggml.tokens"]
+    for key in ("tokenizer.ggml.merges", "tokenizer.ggml.token_type"):
+        if key not in metadata:
+            raise missing(name, key)  # without types no special token could be told from ordinary text
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    if len(types) != len(tokens):
+        raise ArtifactError(f"{name}: {len(tokens)} tokens, but {len(types)} types (tokenizer.ggml.token_type)")
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: id for id, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens) or any(len(merge) != 2 for merge in merges):
         raise UnsupportedModel(name, "a vocabulary with equal tokens, or merges of other than two parts")
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=splitting.whole_pieces))
+    try:
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=splitting.whole_pieces))
+    except Exception as error:  # the library raises no narrower class
+        raise ArtifactError(f"{name}: its tokens and merges make no tokenizer: {error}") from error
     if splitting.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _pre_tokenizer(splitting)
     tokenizer.decoder = decoders.ByteLevel()
-    types = metadata.get("tokenizer.ggml.token_type", ())
     tokenizer.add_tokens([_added(tokens[id], type) for id, type in enumerate(types) if type in _ADDED])
     return tokenizer
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from headway.errors import ArtifactError
+
 
 class Tensors(Protocol):
     """A model's weights under Hugging Face's names."""
@@ -17,6 +19,10 @@ class Tensors(Protocol):
 
     def read(self) -> Iterator[tuple[str, np.ndarray]]:
         """Every tensor once, in the files' order, as float32 in Hugging Face's shape and row order."""
+        ...
+
+    def digest(self) -> str:
+        """Hexadecimal digits that say what `read` would yield: equal only where every value is. Reads all bytes."""
         ...
 
 
@@ -49,3 +55,11 @@ class ModelFiles:
     eos_ids: tuple[int, ...]
     special: dict[str, str]
     source: str
+
+
+def check_id(model: str, key: str, id: Any, vocab: int | None) -> None:
+    """Raises ArtifactError unless `id`, the value of `key`, is a token of a vocabulary of `vocab` tokens."""
+    if not isinstance(id, int) or isinstance(id, bool):
+        raise ArtifactError(f"{model}: {key} is {id!r}, which is not a token id")
+    if id < 0 or (vocab is not None and id >= vocab):
+        raise ArtifactError(f"{model}: {key} is {id}, which is outside the vocabulary (0 to {(vocab or 1) - 1})")

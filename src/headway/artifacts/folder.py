@@ -12,8 +12,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headway.artifacts import revision
-from headway.artifacts.files import ModelFiles
+from headway.artifacts.files import ModelFiles, check_id
 from headway.artifacts.place import Place
+from headway.artifacts.revision import ContentDigest
 from headway.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -29,13 +30,19 @@ def load(name: str, place: Place) -> ModelFiles:
     if "quantization_config" in config:
         raise UnsupportedModel(name, "the quantised weights that its config.json describes (quantization_config)")
     if not (folder / "tokenizer.json").is_file():
-        raise UnsupportedModel(name, "a tokenizer other than tokenizer.json, which the folder lacks,")
+        raise ModelNotFound(
+            f"tokenizer.json not found in {folder}; other files (tokenizer.model, vocab.json) are not read, "
+            "convert them with the transformers library"
+        )
     shards = _shards(name, folder)
     tensors = FolderTensors(name, shards)
     tokenizer_config = _optional_json(folder / "tokenizer_config.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = _special(tokenizer_config, _optional_json(folder / "special_tokens_map.json"))
     bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
+    eos_ids = _eos_ids(config, _optional_json(folder / "generation_config.json"), tokenizer, special)
+    for id in eos_ids:
+        check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
         name=name,
         revision=revision.of_identity(place.identity) if place.identity else revision.of_files(shards),
@@ -46,7 +53,7 @@ def load(name: str, place: Place) -> ModelFiles:
         chat_template=_chat_template(folder, tokenizer_config),
         bos_id=bos_id,
         add_bos=bos_id is not None and _adds_bos(tokenizer, tokenizer_config, bos_id),
-        eos_ids=_eos_ids(config, _optional_json(folder / "generation_config.json"), tokenizer, special),
+        eos_ids=eos_ids,
         special=special,
         source=place.source or str(folder),
     )
@@ -81,7 +88,7 @@ def _shards(name: str, folder: Path) -> list[Path]:
     other = [path for suffix in ("*.bin", "*.pt", "*.pth", "*.onnx") for path in sorted(folder.rglob(suffix))]
     if not other:
         raise ModelNotFound(f"{folder} holds no weights (model.safetensors, or its index and shards)")
-    kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read,"
+    kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read"
     raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
 
 
@@ -149,6 +156,14 @@ class FolderTensors:
                 kind = entry["dtype"]
                 values = data[start:end].view(_DTYPES[kind]).reshape(entry["shape"])
                 yield name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
+
+    def digest(self) -> str:
+        content = ContentDigest()
+        for shard, header in self._headers.items():
+            data = np.memmap(shard, np.uint8, "r")
+            for name, entry in header.items():
+                content.add(name, entry["shape"], entry["dtype"], data[slice(*entry["data_offsets"])])
+        return content.text()
 
     def _header(self, shard: Path) -> dict[str, Any]:
         """Names to entries whose `data_offsets` count from the start of the file, in the order of the bytes.

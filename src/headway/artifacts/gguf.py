@@ -11,9 +11,10 @@ from gguf.quants import dequantize
 
 from headway.artifacts import bpe, gguf_config, revision
 from headway.artifacts.cache import Cache
-from headway.artifacts.files import ModelFiles
+from headway.artifacts.files import ModelFiles, check_id
 from headway.artifacts.gguf_header import Header, TensorPlace, read_header
 from headway.artifacts.place import Place
+from headway.artifacts.revision import ContentDigest
 from headway.errors import UnsupportedModel
 
 _WHOLE = {
@@ -35,6 +36,7 @@ _IN_LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_TOKEN_ID = re.compile(r"tokenizer\.ggml\.\w+_token_id")
 #: Frequencies, not weights: `gguf_config` turns them into the config's `rope_scaling`.
 _ROPE_FREQS = gguf_config.ROPE_FREQS
 
@@ -52,6 +54,7 @@ def load(name: str, place: Place, cache: Cache) -> ModelFiles:
     version = revision.of_files([place.path]) if identity is None else revision.of_identity(identity)
     metadata = header.metadata
     tokens = metadata["tokenizer.ggml.tokens"]
+    _check_ids(name, metadata, tokens)
     bos_id = metadata.get("tokenizer.ggml.bos_token_id")
     return ModelFiles(
         name=name,
@@ -67,6 +70,13 @@ def load(name: str, place: Place, cache: Cache) -> ModelFiles:
         special=_special(metadata, tokens),
         source=place.source or str(place.path),
     )
+
+
+def _check_ids(name: str, metadata: dict[str, Any], tokens: list[str]) -> None:
+    """Raises ArtifactError for a special token (its end, its beginning, padding, …) that the vocabulary lacks."""
+    for key, value in metadata.items():
+        if _TOKEN_ID.fullmatch(key):
+            check_id(name, key, value, len(tokens))
 
 
 def _eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
@@ -89,11 +99,15 @@ def rope_freqs(header: Header) -> np.ndarray | None:
 
 def read_tensor(header: Header, place: TensorPlace) -> np.ndarray:
     """One tensor as float32. Raises NotImplementedError for a format that the `gguf` package cannot dequantise."""
-    data = np.memmap(header.path, np.uint8, "r", place.offset_bytes, (place.size_bytes,))
+    data = _stored(header, place)
     if place.format.name in ("F32", "F16"):
         values = data.view(np.float32 if place.format.name == "F32" else np.float16)
         return values.astype(np.float32).reshape(place.shape)
     return dequantize(data.reshape(*place.shape[:-1], -1), place.format).reshape(place.shape)
+
+
+def _stored(header: Header, place: TensorPlace) -> np.ndarray:
+    return np.memmap(header.path, np.uint8, "r", place.offset_bytes, (place.size_bytes,))
 
 
 class GgufTensors:
@@ -123,6 +137,12 @@ class GgufTensors:
                 raise UnsupportedModel(self._name, f"weights in {place.format.name}") from error
             heads = next((n for part, n in self._interleaved_heads.items() if part in name), None)
             yield name, tensor if heads is None else deinterleave(tensor, heads)
+
+    def digest(self) -> str:
+        content = ContentDigest(self._interleaved_heads)
+        for name, place in self._places.items():
+            content.add(name, place.shape, place.format.name, _stored(self._header, place))
+        return content.text()
 
     def _translate(self, gguf_name: str) -> str:
         if gguf_name in _WHOLE:

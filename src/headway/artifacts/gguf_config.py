@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headway.artifacts.gguf_header import Header
-from headway.errors import UnsupportedModel
+from headway.errors import ArtifactError, UnsupportedModel
 
 ROPE_FREQS = "rope_freqs.weight"
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -44,6 +44,8 @@ def translate(name: str, header: Header, rope_freqs: np.ndarray | None) -> dict[
     """Raises UnsupportedModel, naming what is not implemented."""
     metadata = header.metadata
     architecture = metadata.get("general.architecture")
+    if architecture is None:
+        raise missing(name, "general.architecture")
     if architecture not in _CLASSES:
         raise UnsupportedModel(name, f"the GGUF architecture {architecture!r}")
     if metadata.get("split.count", 0) > 1:
@@ -52,6 +54,8 @@ def translate(name: str, header: Header, rope_freqs: np.ndarray | None) -> dict[
     own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     _refuse_missing(name, prefix, metadata)
     _refuse_unknown(name, prefix, own)
+    _refuse_layers_that_differ(name, prefix, own)
+    _refuse_nonsense(name, prefix, own)
     config = {key: own[source] for key, source in _REQUIRED.items()}
     heads = config["num_attention_heads"]
     head_dim = own.get("attention.key_length", config["hidden_size"] // heads)
@@ -76,9 +80,25 @@ def translate(name: str, header: Header, rope_freqs: np.ndarray | None) -> dict[
 
 def _refuse_missing(name: str, prefix: str, metadata: dict[str, Any]) -> None:
     required = [prefix + key for key in _REQUIRED.values()]
-    for key in (*required, "tokenizer.ggml.tokens", "tokenizer.ggml.merges"):
+    for key in (*required, "tokenizer.ggml.tokens"):
         if key not in metadata:
-            raise UnsupportedModel(name, f"a guess at the metadata {key}, which its file lacks,")
+            raise missing(name, key)
+
+
+def missing(name: str, key: str) -> ArtifactError:
+    """The error for a key that must be there: to guess at it would change what the model computes."""
+    return ArtifactError(f"{name}: required GGUF key {key} is missing")
+
+
+def _refuse_nonsense(name: str, prefix: str, own: dict[str, Any]) -> None:
+    counts = {"attention.head_count_kv", "attention.key_length", *_REQUIRED.values()} - {_REQUIRED["rms_norm_eps"]}
+    for key in sorted(counts & own.keys()):
+        if not isinstance(own[key], int) or own[key] < 1:
+            raise ArtifactError(f"{name}: GGUF key {prefix}{key} is {own[key]!r}, not a number above 0")
+    for key in (_REQUIRED["rms_norm_eps"], "rope.freq_base", "rope.scaling.factor"):
+        value = own.get(key, 1.0)
+        if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise ArtifactError(f"{name}: GGUF key {prefix}{key} is {value!r}, not a number above 0")
 
 
 def _refuse_unknown(name: str, prefix: str, own: dict[str, Any]) -> None:
@@ -89,11 +109,14 @@ def _refuse_unknown(name: str, prefix: str, own: dict[str, Any]) -> None:
             raise UnsupportedModel(name, f"the metadata {prefix}{key} = {value!r}")
 
 
-def _refuse_shapes(name: str, prefix: str, own: dict[str, Any], head_dim: int) -> None:
-    """Refuse heads of several sizes, layers of several shapes, and rotation of a part of each head."""
+def _refuse_layers_that_differ(name: str, prefix: str, own: dict[str, Any]) -> None:
     for key in (*_REQUIRED.values(), "attention.head_count_kv"):
         if isinstance(own.get(key), np.ndarray):
             raise UnsupportedModel(name, f"layers that differ in {prefix}{key}")
+
+
+def _refuse_shapes(name: str, prefix: str, own: dict[str, Any], head_dim: int) -> None:
+    """Refuse heads of several sizes, and rotation of a part of each head."""
     for key in ("attention.value_length", "rope.dimension_count"):
         if own.get(key, head_dim) != head_dim:
             raise UnsupportedModel(name, f"{prefix}{key} = {own[key]} with a head dimension of {head_dim}")
@@ -111,6 +134,8 @@ def _rope_scaling(
             return scaling
         raise UnsupportedModel(name, f"rotary frequencies of its own ({ROPE_FREQS}) that are not Llama 3's")
     if kind == "linear" and freqs is None:
+        if "rope.scaling.factor" not in own:
+            raise missing(name, "rope.scaling.factor")
         return {"rope_type": "linear", "factor": own["rope.scaling.factor"]}
     raise UnsupportedModel(name, f"rotary position scaling of type {kind!r}")
 

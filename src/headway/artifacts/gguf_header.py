@@ -60,8 +60,21 @@ def read_header(path: Path) -> Header:
     try:
         data = np.memmap(path, dtype=np.uint8, mode="r")
         return _Cursor(path, memoryview(data)).header()
-    except (struct.error, IndexError, UnicodeDecodeError, ValueError, OSError, RecursionError) as error:
+    except (
+        struct.error,
+        IndexError,
+        ArithmeticError,
+        UnicodeDecodeError,
+        ValueError,
+        OSError,
+        RecursionError,
+    ) as error:
         raise ArtifactError(f"{path} is not a whole GGUF file: {error}") from error
+
+
+def swapped(number: int) -> int:
+    """32 bits in the other byte order."""
+    return int.from_bytes(number.to_bytes(4, "big"), "little")
 
 
 class _Cursor:
@@ -76,8 +89,10 @@ class _Cursor:
         if bytes(self._take(4)) != b"GGUF":
             raise ValueError("it does not start with GGUF")
         version = self._unpack("<I")
+        if version in (swapped(2), swapped(3)):
+            raise UnsupportedModel(str(self._path), "big-endian GGUF (only little-endian files are read)")
         if version not in (2, 3):
-            raise UnsupportedModel(str(self._path), f"GGUF version {version} (2 and 3 are read)")
+            raise UnsupportedModel(str(self._path), f"GGUF version {version} (2 and 3 are read; convert it again)")
         tensor_count, metadata_count = self._unpack("<Q"), self._unpack("<Q")
         metadata = {}
         for _ in range(metadata_count):
@@ -132,5 +147,7 @@ class _Cursor:
         block_values, block_bytes = GGML_QUANT_SIZES[form]
         size = prod(shape) // block_values * block_bytes
         if start + offset + size > len(self._data):
-            raise ValueError(f"it ends at byte {len(self._data)}, within the tensor {name}")
+            raise ValueError(
+                f"it ends at byte {len(self._data)}, within the tensor {name}; it may not be downloaded whole"
+            )
         return TensorPlace(name, shape, form, start + offset, size)

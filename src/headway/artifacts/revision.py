@@ -1,9 +1,13 @@
-"""Twelve hexadecimal digits that name a model's weights."""
+"""Hexadecimal digits that name a model's weights: twelve for a revision, from what is quick to read; more for the
+content of its tensors, whatever else its files hold."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 _SAMPLE_BYTES = 1 << 16
 _SAMPLES = 64
@@ -32,3 +36,17 @@ def of_files(paths: list[Path]) -> str:
                 file.seek(offset)
                 digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()[:12]
+
+
+class ContentDigest:
+    """Of tensors, one after another. `reading` is what else decides the values that are read from them."""
+
+    def __init__(self, reading: object = None) -> None:
+        self._digest = hashlib.blake2b(repr(reading).encode(), digest_size=16)
+
+    def add(self, name: str, shape: Sequence[int], kind: str, data: np.ndarray) -> None:
+        self._digest.update(f"\0{name}\0{list(map(int, shape))}\0{kind}\0{data.nbytes}\0".encode())
+        self._digest.update(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data if data.size else b"")
+
+    def text(self) -> str:
+        return self._digest.hexdigest()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from headway import __version__
+from headway.cli import streams
 from headway.errors import HeadwayError
 
 #: What the list of commands says about each. A module has `add_arguments(parser)` and `run(args) -> int`.
@@ -27,38 +27,63 @@ COMMANDS: dict[str, str] = {
 }
 FAILED = 2
 INTERRUPTED = 130
+_STATUSES = (
+    "Exit status: 0 when it is done, or its reader has seen enough; 2 after an error, which one line on stderr "
+    "explains; 130 after Ctrl-C."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the process's exit status: what the command says, 2 after an error that Headway
     explains in one line on stderr, 130 after Ctrl-C. Wrong usage leaves through argparse (SystemExit 2)."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    streams.prepare()
+    try:
+        return _run(argv)
+    except HeadwayError as error:
+        streams.complain(str(error))
+        streams.leave()
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        streams.drop_output()
+        return 0
+    except OSError as error:  # of a file or a stream that nothing more specific was said about
+        place = error.filename or "the output cannot be written"
+        streams.complain(f"{place}: {error.strerror or error}")
+        streams.drop_output()
+        return FAILED
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        status = _chosen(argv)
+    except SystemExit:  # after a help text, or wrong usage
+        streams.finish()
+        raise
+    streams.finish()
+    return status
+
+
+def _chosen(argv: list[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         overview = _overview()
         overview.parse_args(argv)
         overview.print_help()
         return 0
     command = importlib.import_module(f"headway.cli.{argv[0]}")
-    parser = argparse.ArgumentParser(f"headway {argv[0]}", description=_sentence(COMMANDS[argv[0]]))
+    parser = argparse.ArgumentParser(f"headway {argv[0]}", description=_sentence(COMMANDS[argv[0]]), epilog=_STATUSES)
     command.add_arguments(parser)
-    args = parser.parse_args(argv[1:])
-    try:
-        status: int = command.run(args)
-        sys.stdout.flush()
-        return status
-    except HeadwayError as error:
-        print(f"headway: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough; what is left must not be written at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    status: int = command.run(parser.parse_args(argv[1:]))
+    return status
 
 
 def _overview() -> argparse.ArgumentParser:
     """Lists the commands without importing them."""
-    parser = argparse.ArgumentParser("headway", description="An inference serving engine that explains itself.")
+    parser = argparse.ArgumentParser(
+        "headway", description="An inference serving engine that explains itself.", epilog=_STATUSES
+    )
     parser.add_argument("--version", action="version", version=f"headway {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, help in COMMANDS.items():

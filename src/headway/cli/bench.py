@@ -7,18 +7,21 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from headway.artifacts.files import ModelFiles
-from headway.compute.executor import Executor, ModelFacts
+from headway.cli.console import make_console
 from headway.config import Environment, yielding_threads
 from headway.errors import ConfigError
 
+if TYPE_CHECKING:  # numpy comes with them: too slow for --help
+    from headway.artifacts.files import ModelFiles
+    from headway.compute.executor import Executor, ModelFacts
+
 _BLOCK_TOKENS = 16
+_MOST_THREADS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("prompt", "emits", "rounds", "draft"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name}", f"needs at least 1, got {getattr(args, name)}")
+    if args.threads is not None and not 1 <= args.threads <= _MOST_THREADS:
+        raise ConfigError("--threads", f"needs at least 1 and at most {_MOST_THREADS}, got {args.threads}")
     about = machine()
     counts = _counts(args.sequences)
     facts, rows = _drafts(args, counts) if args.what == "drafts" else _offline(args, counts)
@@ -100,7 +105,7 @@ def _load(args: argparse.Namespace, files: ModelFiles, blocks: int) -> Executor:
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
     """A bar on the terminal's error stream; yields what moves it on."""
-    console = Console(stderr=True, no_color=Environment.read().no_color or None)
+    console = make_console(stderr=True)
     with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("measuring", total=total)
         yield lambda: progress.advance(task)
@@ -117,7 +122,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _show(result: dict[str, Any], columns: dict[str, Callable[[dict[str, Any]], str]]) -> None:
-    console = Console(no_color=Environment.read().no_color or None, highlight=False)
+    console = make_console()
     about = result["machine"]
     console.print(
         f"{result['model']} in {result['weights']} on {about['cpu']}, {about['cores']} cores, {about['capability']}, "

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 
-from headway.cli.client import NoServer, checked, fetch, key_header
+from headway.cli.client import NotHeadway, asking, served_model
+from headway.cli.streams import utf8
 from headway.config import ClientOptions, read_options
 from headway.config import add_arguments as add_options
-from headway.errors import HeadwayError
+from headway.errors import ConfigError, HeadwayError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("message", nargs="*", help="ask this one thing and end; without it, a conversation")
     parser.add_argument("--system", metavar="TEXT", help="a system message")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="default 0: the likeliest answer")
+    parser.add_argument(
+        "--temperature", type=_finite, default=0.0, metavar="T", help="default 0: the likeliest answer"
+    )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer; default: what fits")
     add_options(parser, ClientOptions)
 
@@ -27,19 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises NoServer, or HeadwayError with the server's own words."""
     options, _ = read_options(ClientOptions, args)
-    model = fetch(options.url, "/v1/models", options.api_key)["data"][0]["id"]
+    question = utf8("MESSAGE", " ".join(args.message))
+    utf8("--system", args.system or "")
+    model = served_model(options).id
     messages = [{"role": "system", "content": args.system}] if args.system else []
     settings = {"model": model, "temperature": args.temperature, "max_tokens": args.max_tokens}
     if args.message:
-        _turn(options, settings, messages, " ".join(args.message))
+        _turn(options, settings, messages, question)
         return 0
     print(f"Talking to {model} at {options.url}. Ctrl-D ends; `headway why ID` explains any answer.", file=sys.stderr)
     while (line := _ask()) is not None:
         if line.strip():
             try:
-                _turn(options, settings, messages, line)
+                _turn(options, settings, messages, utf8("this line", line))
             except KeyboardInterrupt:
                 print("\n(stopped)", file=sys.stderr)
+            except ConfigError as error:
+                print(error, file=sys.stderr)
     return 0
 
 
@@ -55,10 +64,9 @@ def _turn(options: ClientOptions, settings: dict[str, Any], messages: list[dict[
     """One question and its answer, printed as it comes. Adds both to `messages`; on an error or Ctrl-C neither."""
     asked = [*messages, {"role": "user", "content": text}]
     answer, last = "", {}
-    for chunk in stream(options.url, settings | {"messages": asked}, options.api_key):
+    for chunk in stream(options, settings | {"messages": asked}):
         last = chunk
-        for choice in chunk["choices"]:
-            piece = choice["delta"].get("content") or ""
+        for piece in _pieces(chunk):
             answer += piece
             print(piece, end="", flush=True)
     print()
@@ -66,26 +74,38 @@ def _turn(options: ClientOptions, settings: dict[str, Any], messages: list[dict[
     messages[:] = [*asked, {"role": "assistant", "content": answer}]
 
 
-def stream(url: str, body: dict[str, Any], api_key: str | None = None) -> Iterator[dict[str, Any]]:
+def stream(options: ClientOptions, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The chunks of a streamed chat completion. Raises NoServer, or HeadwayError for an error at any point."""
+    path = "/v1/chat/completions"
+    with asking(options, "POST", path, json=body | {"stream": True}, timeout=httpx.Timeout(None)) as response:
+        for line in response.iter_lines():
+            if line == "data: [DONE]":
+                return
+            if line.startswith("data: "):
+                yield _chunk(options, line.removeprefix("data: "))
+    raise NotHeadway(options.url + path, "ended without [DONE]")
+
+
+def _chunk(options: ClientOptions, data: str) -> dict[str, Any]:
     try:
-        with httpx.stream(
-            "POST",
-            f"{url.rstrip('/')}/v1/chat/completions",
-            json=body | {"stream": True},
-            headers=key_header(api_key),
-            timeout=None,
-        ) as response:
-            if not response.is_success:
-                response.read()
-                checked(response)
-            for line in response.iter_lines():
-                if line == "data: [DONE]":
-                    return
-                if line.startswith("data: "):
-                    chunk = json.loads(line.removeprefix("data: "))
-                    if "error" in chunk:
-                        raise HeadwayError(chunk["error"]["message"])
-                    yield chunk
-    except httpx.HTTPError as error:
-        raise NoServer(url, str(error) or type(error).__name__) from error
+        chunk = json.loads(data)
+    except ValueError as error:
+        raise NotHeadway(options.url, f"streams something else ({error})") from error
+    if not isinstance(chunk, dict):
+        raise NotHeadway(options.url, f"streams something else ({data[:80]})")
+    if "error" in chunk:
+        error = chunk["error"]
+        raise HeadwayError(str(error.get("message", error) if isinstance(error, dict) else error))
+    return chunk
+
+
+def _pieces(chunk: dict[str, Any]) -> Iterator[str]:
+    for choice in chunk.get("choices") or []:
+        yield (choice.get("delta") or {}).get("content") or ""
+
+
+def _finite(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number like 0.7")

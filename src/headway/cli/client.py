@@ -1,12 +1,20 @@
-"""The commands' way to a running server."""
+"""The commands' way to a running server. Whatever answers, or does not, ends in one sentence."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import ipaddress
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
 
 import httpx
+import msgspec
 
-from headway.errors import HeadwayError, UnknownRequest
+from headway.config import ClientOptions
+from headway.errors import HeadwayError
+from headway.story.events import Loaded
+
+T = TypeVar("T")
 
 
 class NoServer(HeadwayError):
@@ -18,31 +26,98 @@ class NoServer(HeadwayError):
         )
 
 
-def key_header(api_key: str | None) -> dict[str, str]:
-    """The header that carries a key, if there is one."""
-    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+class NotHeadway(HeadwayError):
+    """Something answers, but not as a Headway server of this version does."""
+
+    def __init__(self, url: str, found: str) -> None:
+        super().__init__(f"{url} {found}: that is not a Headway server of this version; name one with --url")
 
 
-def fetch(url: str, path: str, api_key: str | None = None) -> Any:
-    """GET as JSON. Raises NoServer, or HeadwayError with the server's own words."""
+class Model(msgspec.Struct):
+    """The served model, and what its replica has to give once it is loaded."""
+
+    id: str
+    headway: Loaded | None = None
+
+
+class _Models(msgspec.Struct):
+    data: Annotated[list[Model], msgspec.Meta(min_length=1)]
+
+
+def served_model(options: ClientOptions) -> Model:
+    """Raises NoServer, HeadwayError."""
+    return fetch(options, "/v1/models", _Models).data[0]
+
+
+def fetch(options: ClientOptions, path: str, shape: type[T]) -> T:
+    """GET as JSON of that shape. Raises NoServer, NotHeadway, or HeadwayError with the server's own words."""
     try:
-        response = httpx.get(url.rstrip("/") + path, timeout=10, headers=key_header(api_key))
-    except httpx.HTTPError as error:
-        raise NoServer(url, str(error) or type(error).__name__) from error
-    return checked(response)
+        return msgspec.json.decode(fetch_bytes(options, path), type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotHeadway(options.url + path, f"answers something else ({error})") from error
 
 
-def checked(response: httpx.Response) -> Any:
-    """The JSON of a good answer. Raises HeadwayError with the server's own words for any other."""
-    if response.is_success:
-        return response.json()
+def fetch_bytes(options: ClientOptions, path: str) -> bytes:
+    """GET. Raises NoServer, or HeadwayError with the server's own words."""
+    with asking(options, "GET", path, timeout=httpx.Timeout(10)) as response:
+        return response.read()
+
+
+@contextlib.contextmanager
+def asking(
+    options: ClientOptions, method: str, path: str, *, timeout: httpx.Timeout, **request: Any
+) -> Iterator[httpx.Response]:
+    """A good answer, whose body comes while the block reads it. Raises NoServer; HeadwayError with the server's own
+    words, and inside the block when the connection breaks."""
+    headers = request.pop("headers", {})
+    if options.api_key is not None:
+        headers = headers | {"authorization": f"Bearer {options.api_key}"}
+    answered = False
+    try:
+        with (
+            _client(options.url, timeout) as client,
+            client.stream(method, options.url + path, headers=headers, **request) as response,
+        ):
+            if not response.is_success:
+                response.read()
+                raise _refused(response)
+            answered = True
+            yield response
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = str(error) or type(error).__name__
+        if answered:
+            raise HeadwayError(f"the connection to {options.url} broke ({reason})") from error
+        raise NoServer(options.url, reason) from error
+
+
+def _client(url: str, timeout: httpx.Timeout) -> httpx.Client:
+    """A proxy cannot reach this machine's own addresses."""
+    try:
+        return httpx.Client(timeout=timeout, trust_env=not _is_loopback(httpx.URL(url).host))
+    except (ImportError, OSError, ValueError) as error:  # a proxy or a certificate that the environment names
+        raise HeadwayError(f"the environment's proxy or certificates cannot be used: {error}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _refused(response: httpx.Response) -> HeadwayError:
+    """The server's own words, if the answer has OpenAI's error object."""
+    where = response.url.copy_with(query=None)
     try:
         error = response.json()["error"]
-        message, code = error["message"], error.get("code")
-    except (ValueError, KeyError, TypeError):
-        raise HeadwayError(f"{response.url} answered {response.status_code}") from None
-    if code == "request_not_found":
-        raise UnknownRequest(str(response.url).rsplit("/", 1)[1])
+        message, code = str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        if response.has_redirect_location:
+            target = response.headers["location"]
+            return HeadwayError(f"{where} answers {response.status_code}, go to {target}; name the server with --url")
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return NotHeadway(str(where), "answers 404")
+        return HeadwayError(f"{where} answers {response.status_code} {response.reason_phrase}, and not why")
     if code == "invalid_api_key":
         message += " (--api-key, or HEADWAY_API_KEY)"
-    raise HeadwayError(message)
+    return HeadwayError(message)

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import msgspec
 import psutil
-from rich.console import Console
 
-from headway.cli.client import fetch
+from headway.cli.client import served_model
+from headway.cli.console import make_console
 from headway.cli.events import Missed, connected
-from headway.config import ClientOptions, Environment, read_options
+from headway.config import ClientOptions, read_options
 from headway.config import add_arguments as add_options
 from headway.errors import ConfigError
 from headway.story.doctor import diagnose, tell, view
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Raises NoServer, LogError, ConfigError."""
     options, _ = read_options(ClientOptions, args)
     last_s = _last(args.last)
-    if args.log:
+    if args.log is not None:
         seen = look(LogFile.open(Path(args.log)).events, last_s)
     else:
         held = held_events(options)
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(view(seen, findings), indent=2))
         return 0
-    console = Console(no_color=Environment.read().no_color or None, highlight=False)
+    console = make_console()
     for sentence in tell(seen, findings):
         console.print(sentence, soft_wrap=True, markup=False)
     return 0
@@ -76,8 +75,7 @@ def look(
 
 def loaded(options: ClientOptions) -> Loaded | None:
     """What the server's replica has to give; the event that says so may be gone from the ring."""
-    (model,) = fetch(options.url, "/v1/models", options.api_key)["data"]
-    return msgspec.convert(model["headway"], Loaded) if model["headway"] else None
+    return served_model(options).headway
 
 
 def machine(url: str) -> Machine | None:

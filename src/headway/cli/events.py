@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,15 +14,17 @@ from typing import BinaryIO, TypeAlias
 import httpx
 import msgspec
 
-from headway.cli.client import NoServer, checked, key_header
+from headway.cli.client import NotHeadway, asking
 from headway.config import ClientOptions
 from headway.errors import HeadwayError, LogError
 from headway.story.events import AnyEvent
-from headway.story.log import LogFile, LogHead
+from headway.story.log import LogFile
+from headway.story.logfiles import decode_head
 
 #: A quiet server sends a comment every 15 s: one that is silent for longer than this is gone.
 SILENT_S = 45.0
 _LOOK_S = 0.25
+_NUMBERED = re.compile(r".*-([0-9]{1,18})")
 _event = msgspec.json.Decoder(AnyEvent)
 
 
@@ -47,7 +50,7 @@ class Connection:
     def __post_init__(self) -> None:
         clock_ns = self.response.headers.get("headway-clock-ns", "")
         if not clock_ns.isdecimal():
-            raise HeadwayError(f"{self.url}/v1/events is not that of a Headway server of this version")
+            raise NotHeadway(f"{self.url}/v1/events", "tells no clock")
         self._ahead_ns = int(clock_ns) - time.monotonic_ns()
 
     def now_ns(self) -> int:
@@ -62,8 +65,11 @@ class Connection:
             if line:
                 frame[name] = value
             elif "data" in frame:
-                self.last_id = frame["id"]
-                yield int(self.last_id.rpartition("-")[2]), self._item(frame)
+                number = _NUMBERED.fullmatch(frame.get("id", ""))
+                if number is None:
+                    raise NotHeadway(f"{self.url}/v1/events", "tells events without numbers")
+                self.last_id = number[0]
+                yield int(number[1]), self._item(frame)
                 frame = {}
 
     def _item(self, frame: dict[str, str]) -> Item:
@@ -72,27 +78,20 @@ class Connection:
                 gap = msgspec.json.decode(frame["data"], type=dict[str, int])
                 return Missed(gap["from"], gap["to"])
             return _event.decode(frame["data"])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, KeyError) as error:
             raise HeadwayError(f"{self.url} tells an event that this Headway does not know ({error})") from error
 
 
 @contextlib.contextmanager
 def connected(options: ClientOptions, last_id: str | None = None, *, until_now: bool = False) -> Iterator[Connection]:
     """A server's events: after `last_id`, else from the oldest that it keeps; with `until_now` to the newest, else
-    for as long as it tells. Raises NoServer, also inside the block when the connection breaks; HeadwayError with the
-    server's own words."""
-    url = options.url.rstrip("/")
-    headers = key_header(options.api_key) | ({} if last_id is None else {"last-event-id": last_id})
+    for as long as it tells. Raises NoServer; HeadwayError with the server's own words, and inside the block when the
+    connection breaks."""
+    headers = {} if last_id is None else {"last-event-id": last_id}
     query = {"until": "now"} if until_now else {}
     timeout = httpx.Timeout(10.0, read=SILENT_S)
-    try:
-        with httpx.stream("GET", f"{url}/v1/events", params=query, headers=headers, timeout=timeout) as response:
-            if not response.is_success:
-                response.read()
-                checked(response)
-            yield Connection(url, response, last_id)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NoServer(options.url, str(error) or type(error).__name__) from error
+    with asking(options, "GET", "/v1/events", params=query, headers=headers, timeout=timeout) as response:
+        yield Connection(options.url, response, last_id)
 
 
 def logged(log: LogFile) -> Iterator[tuple[int, AnyEvent]]:
@@ -108,12 +107,19 @@ def tail(path: Path, go_on: Callable[[], bool]) -> Iterator[tuple[int, Item] | N
     for number, event in logged(LogFile(log.head, log.paths[:-1])):
         yield number, event
     while go_on():
-        with path.open("rb") as file:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # between two renames of a rotation
+            time.sleep(_LOOK_S)
+            continue
+        except OSError as error:
+            raise LogError(path, f"it cannot be read: {error.strerror}") from error
+        with file:
             line = file.readline()
             if not line.endswith(b"\n"):  # a file that has just been made
                 time.sleep(_LOOK_S)
                 continue
-            head = msgspec.json.decode(line, type=LogHead)
+            head = decode_head(path, line)
             if head.epoch != epoch or head.first != number + 1:
                 yield head.first - 1, Missed(number + 1 if head.epoch == epoch else 1, head.first - 1)
             epoch, number = head.epoch, head.first - 1
@@ -131,8 +137,8 @@ def _growing(file: BinaryIO, path: Path, go_on: Callable[[], bool]) -> Iterator[
         if line.endswith(b"\n"):
             try:
                 yield _event.decode(line)
-            except msgspec.DecodeError as error:
-                raise LogError(path, f"it has a line that is no event ({error})") from error
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise LogError(path, f"it has a line that is not an event ({error})") from error
             continue
         if rotated:
             return

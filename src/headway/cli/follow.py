@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from headway.cli.console import make_console
+from headway.cli.output import check_output, write_output
+from headway.cli.streams import utf8
 from headway.config import Environment, Memory, yielding_threads
 from headway.errors import ConfigError
 
@@ -72,12 +76,14 @@ def run(args: argparse.Namespace) -> int:
     from headway.sim.pair import Pair, pair_options
 
     environment = Environment.read()
-    console = Console(no_color=environment.no_color or None, highlight=False, quiet=args.json)
+    console = make_console(quiet=args.json)
+    if args.html is not None:
+        check_output("--html", Path(args.html))
     options = pair_options(args.seats, args.step_tokens, args.prefix_cache)
     for name in ("a_tokens", "b_tokens"):
         if getattr(args, name) < 1:
             raise ConfigError("--" + name.replace("_", "-"), f"needs at least 1, got {getattr(args, name)}")
-    texts = {"A": args.a, "B": args.a if args.same_prompt else args.b}
+    texts = {"A": utf8("--a", args.a), "B": args.a if args.same_prompt else utf8("--b", args.b)}
     files, prompts = _prompts(args.model, environment, texts)
     pair = Pair(prompts, {"A": args.a_tokens, "B": args.b_tokens}, options, args.cancel)
     loaded = _load(files, environment, args.weights, _blocks(args.memory, pair))
@@ -90,11 +96,11 @@ def run(args: argparse.Namespace) -> int:
     _conclude(console, pair, loaded, answers, _decoder(files))
     if args.json:
         print(json.dumps(_as_json(pair, loaded, answers, _decoder(files)), indent=2))
-    if args.html:
+    if args.html is not None:
         from headway.serve.pages import self_contained
 
-        Path(args.html).write_text(self_contained(pair.events, "headway follow"), encoding="utf-8")
-        console.print(f"\nThe page with this run: {args.html}")
+        write_output("--html", Path(args.html), self_contained(pair.events, "headway follow").encode())
+        console.print(f"\nThe page with this run: {args.html}", soft_wrap=True, markup=False)
     return 0
 
 
@@ -110,6 +116,7 @@ def _prompts(model: str, environment: Environment, texts: dict[str, str]) -> tup
         return files, {name: tokenizer.encode(text) for name, text in texts.items()}
     template = ChatTemplate(files)
     rendered = {name: template.render([{"role": "user", "content": text}]) for name, text in texts.items()}
+    template.close()
     return files, {name: tokenizer.encode(text, add_bos=False) for name, text in rendered.items()}
 
 
@@ -130,7 +137,7 @@ def _load(files: Any, environment: Environment, weights: str, memory: Memory) ->
     from headway.compute.text.executor import TextExecutor
 
     process = psutil.Process()
-    console = Console(stderr=True, no_color=environment.no_color or None)
+    console = make_console(stderr=True)
     with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("loading", total=None)
         before = process.memory_info().rss
@@ -176,7 +183,8 @@ def _conclude(console: Console, pair: Any, loaded: Loaded, answers: dict[str, li
     console.print("\n[bold]A question.[/bold] When one of the two was over, what of it could remain, and what had to "
                   "stay for the other?", soft_wrap=True)  # fmt: skip
     if sys.stdin.isatty() and not console.quiet:
-        console.input("  Think, then press Enter … ")
+        with contextlib.suppress(EOFError):  # Ctrl-D is as good as Enter
+            console.input("  Think, then press Enter … ")
     for line in pair.remains(loaded.executor.facts.weights_bytes):
         console.print("  " + line, soft_wrap=True, markup=False)
 

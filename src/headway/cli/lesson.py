@@ -12,12 +12,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
+from headway.cli.console import make_console
 from headway.config import Environment, yielding_threads
 from headway.errors import ConfigError
 from headway.lessons.course import LESSONS, lesson
 from headway.lessons.lesson import Answer, Asked, Lesson, Measured, Question, Table
 from headway.lessons.model import Model
-from headway.lessons.pages import MODELLED, columns, shown, words, write_pages
+from headway.lessons.pages import MODELLED, check_pages, columns, shown, words, write_pages
 from headway.lessons.questions import questions
 
 
@@ -30,18 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError for options that cannot work together or a prediction that means nothing, ArtifactError when
+    """Raises ConfigError for options that cannot work together or cannot be written to, or an invalid
+    prediction; ArtifactError when
     a lesson's model cannot be brought here."""
     _check(args)
     yielding_threads()
     environment = Environment.read()
     teller = Teller(
-        Console(no_color=environment.no_color or None, highlight=False, quiet=args.json),
+        make_console(quiet=args.json),
         asks=sys.stdin.isatty() and not args.json,
     )
     if args.number is None and not args.all:
         return _list(teller.console, args.json)
     chosen = LESSONS if args.all else (lesson(args.number),)
+    if args.pages is not None:
+        if not args.pages:
+            raise ConfigError("--pages", "is empty; name a folder")
+        check_pages(Path(args.pages), chosen, with_questions=args.all)
     given = None if args.answer is None else _given(chosen[0].question, args.answer)
     model = Model(environment.cache)
     measured, views = [], []
@@ -53,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         views.append(_lesson_view(each, found, prediction))
     asked = questions({each.number: found for each, found in measured}) if args.all else []
     ends = [_question_view(each, teller.close(number, each)) for number, each in enumerate(asked, 1)]
-    if args.pages:
+    if args.pages is not None:
         _write(teller.console, Path(args.pages), measured, asked)
     if args.json:
         print(json.dumps({"lessons": views, "questions": ends} if args.all else views[0], indent=2))
@@ -65,7 +71,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--all", f"runs every lesson; leave {args.number} or --all away")
     for name in ("answer", "pages"):
         if getattr(args, name) is not None and args.number is None and not (args.all and name == "pages"):
-            raise ConfigError(f"--{name}", "goes with one lesson; name its number")
+            raise ConfigError(f"--{name}", f"goes with one lesson, `headway lesson N --{name} …`; name its number")
 
 
 def _given(question: Question, text: str) -> Answer:

@@ -1,35 +1,49 @@
-"""`headway models`: the models that have short names; with a name, bring that model here and print its facts."""
+"""`headway models`: the models that have short names; with a name, bring that model here and print its facts; with
+`--clean`, remove converted weights that no server uses."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from headway.config import Environment
+from headway.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="a model to fetch and describe (any form of name)")
     parser.add_argument("--offline", action="store_true", help="download nothing")
+    parser.add_argument(
+        "--clean",
+        action="store_true",
+        help="remove the converted weights that no running server uses (downloads stay; they are converted again "
+        "when they are next served)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     environment = Environment.read()
+    if args.clean:
+        if args.name is not None:
+            raise ConfigError("--clean", f"it removes all converted weights, not those of {args.name}; give no NAME")
+        freed = clean(environment)
+        print(json.dumps(freed, indent=2)) if args.json else _print_freed(freed)
+        return 0
     if args.name is None:
         rows = aliases(environment)
-        print(json.dumps({"data": rows}, indent=2)) if args.json else _print_aliases(rows, environment)
+        print(json.dumps({"data": rows}, indent=2)) if args.json else _print_aliases(rows)
         return 0
     facts = describe(args.name, environment, args.offline)
-    print(json.dumps(facts, indent=2)) if args.json else _print_facts(facts, environment)
+    print(json.dumps(facts, indent=2)) if args.json else _print_facts(facts)
     return 0
 
 
 def aliases(environment: Environment) -> list[dict[str, Any]]:
-    """One row per alias: what it is, what a download costs (bytes, None if not known), and whether it is here."""
-    from headway.artifacts.aliases import ALIASES
+    """One row per alias: what it is, what a download costs (bytes, None if not known), whether it is here, and
+    whether `headway serve` can serve it yet."""
+    from headway.artifacts.aliases import ALIASES, SERVED_PATTERNS
     from headway.artifacts.cache import Cache
     from headway.artifacts.wheel import cached
 
@@ -42,9 +56,33 @@ def aliases(environment: Environment) -> list[dict[str, Any]]:
             "licence": alias.licence,
             "download_bytes": alias.wheel.size_bytes,
             "cached": cached(alias.wheel, cache) is not None,
+            "served": alias.pattern in SERVED_PATTERNS,
         }
         for alias in ALIASES.values()
     ]
+
+
+def clean(environment: Environment) -> dict[str, Any]:
+    """Remove converted weights that are in nobody's use. Returns what went and what stayed, in bytes."""
+    from headway.artifacts.cache import Cache
+    from headway.artifacts.converted import Converted
+
+    folder = Cache.at(environment.cache).converted
+    cleaned = Converted(folder).clean()
+    sides = {"removed": cleaned.removed, "kept": cleaned.kept}
+    return {
+        "folder": str(folder),
+        "freed_bytes": sum(entry.bytes for entry in cleaned.removed),
+        "kept_bytes": sum(entry.bytes for entry in cleaned.kept),
+        **{side: [{"name": e.path.name, "bytes": e.bytes} for e in entries] for side, entries in sides.items()},
+    }
+
+
+def _print_freed(freed: dict[str, Any]) -> None:
+    print(f"Freed {_mebibytes(freed['freed_bytes'])}: {len(freed['removed'])} removed from {freed['folder']}.")
+    if freed["kept"]:
+        names = ", ".join(one["name"] for one in freed["kept"])
+        print(f"Kept {_mebibytes(freed['kept_bytes'])} that are in use: {names}.")
 
 
 def describe(name: str, environment: Environment, offline: bool) -> dict[str, Any]:
@@ -69,30 +107,34 @@ def describe(name: str, environment: Environment, offline: bool) -> dict[str, An
     }
 
 
-def _print_aliases(rows: list[dict[str, Any]], environment: Environment) -> None:
+def _print_aliases(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table("name", "pattern", "what", "licence", "download", "cached", box=None, pad_edge=False)
+    table = Table("name", "pattern", "what", "licence", "download", "cached", "served", box=None, pad_edge=False)
     for row in rows:
-        size, here = row["download_bytes"], "yes" if row["cached"] else "no"
-        table.add_row(*(row[key] for key in ("name", "pattern", "what", "licence")), _mebibytes(size), here)
-    _console(environment).print(table)
+        size, here, served = (
+            row["download_bytes"],
+            "yes" if row["cached"] else "no",
+            "yes" if row["served"] else "not yet",
+        )
+        table.add_row(*(row[key] for key in ("name", "pattern", "what", "licence")), _mebibytes(size), here, served)
+    _console().print(table)
 
 
-def _print_facts(facts: dict[str, Any], environment: Environment) -> None:
+def _print_facts(facts: dict[str, Any]) -> None:
     from rich.table import Column, Table
 
     table = Table("fact", Column("value", overflow="fold"), box=None, show_header=False, pad_edge=False)
     for key, value in facts.items():
         shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
         table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)
-    _console(environment).print(table)
+    _console().print(table)
 
 
-def _console(environment: Environment) -> Any:
-    from rich.console import Console
+def _console() -> Any:
+    from headway.cli.console import make_console
 
-    return Console(file=sys.stdout, no_color=environment.no_color, highlight=False)
+    return make_console()
 
 
 def _mebibytes(size: int | None) -> str:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
+from headway.cli.console import make_console
 from headway.cli.panel import curl, start_panel
 from headway.config import Environment, ServeOptions, read_options, yielding_threads
 from headway.errors import ArtifactError
@@ -21,7 +22,8 @@ from headway.serve.front import Front
 from headway.serve.guard import Guard
 from headway.serve.http import Server, listen, serve
 from headway.serve.limits import ServeLimits
-from headway.story.log import EventLog
+from headway.serve.origins import ANY
+from headway.story.log import EventLog, check_place
 
 
 def start(args: argparse.Namespace) -> int:
@@ -31,7 +33,16 @@ def start(args: argparse.Namespace) -> int:
     options, origins = read_options(ServeOptions, args)
     options.validate()
     environment = Environment.read()
-    console = Console(stderr=True, no_color=environment.no_color or None)
+    console = make_console(stderr=True)
+    if options.event_log is not None:
+        check_place(_log_path(options))
+    if ANY in options.allow_origin:
+        open_to_all = "" if options.api_key else ", without a key"
+        console.print(
+            "Warning: with --allow-origin * every web page may use this server from a browser that reaches it"
+            f"{open_to_all}. Better name the origins that need it.",
+            style="yellow", soft_wrap=True, highlight=False, markup=False,
+        )  # fmt: skip
     listener = listen(options.host, options.port)
     cache = Cache.at(environment.cache)
     files = resolve(options.model[0], cache=environment.cache)
@@ -49,13 +60,12 @@ def start(args: argparse.Namespace) -> int:
                 curl(name, url, keyed=options.api_key is not None),
                 sep="\n",
                 soft_wrap=True,
-                highlight=False,
                 markup=False,
             )
         elif isinstance(message, LoadFailed):
             server.should_exit = True
 
-    log = _event_log(options, name)
+    log = _event_log(options, name, console)
     front = Front(
         files,
         replica_options(options, cache.root),
@@ -79,11 +89,33 @@ def start(args: argparse.Namespace) -> int:
     return 0
 
 
-def _event_log(options: ServeOptions, model: str) -> EventLog | None:
+def _event_log(options: ServeOptions, model: str, console: Console) -> EventLog | None:
     """Raises ConfigError when the file cannot be written."""
     if options.event_log is None:
         return None
-    return EventLog(Path(options.event_log).absolute(), epoch=secrets.token_hex(4), model=model)
+    path = _log_path(options)
+
+    def on_failure(reason: str) -> None:
+        console.print(
+            f"The event log {path} ended: {reason}. Serving goes on without it; headway_event_log_lost_events_total "
+            "counts what it lacks, and a restart begins a new one.",
+            soft_wrap=True,
+            markup=False,
+        )
+
+    assert options.event_log_bytes.bytes is not None
+    return EventLog(
+        path,
+        epoch=secrets.token_hex(4),
+        model=model,
+        total_bytes=options.event_log_bytes.bytes,
+        on_failure=on_failure,
+    )
+
+
+def _log_path(options: ServeOptions) -> Path:
+    assert options.event_log is not None
+    return Path(options.event_log).absolute()
 
 
 def _limits(options: ServeOptions) -> ServeLimits:
@@ -94,6 +126,8 @@ def _limits(options: ServeOptions) -> ServeLimits:
         max_seconds=options.max_seconds,
         max_body_bytes=options.max_body.bytes,
         slow_reader_seconds=options.slow_reader_seconds,
+        keep_alive_seconds=options.keep_alive_seconds,
+        max_connections=max(ServeLimits.max_connections, 2 * options.max_waiting),
     )
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from headway.cli.client import fetch
+from headway.cli.client import served_model
 from headway.cli.events import Item, Missed, connected, logged
+from headway.cli.output import check_output, write_output
 from headway.config import ClientOptions, read_options
 from headway.config import add_arguments as add_options
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import HeadwayError
 from headway.story.log import LogFile
 from headway.story.record import Record
 from headway.story.timeline import Timeline
@@ -33,16 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises NoServer, LogError, ConfigError for an output that cannot be written, HeadwayError for an unknown id."""
     options, _ = read_options(ClientOptions, args)
-    reading = from_log(Path(args.log)) if args.log else from_server(options)
+    if args.output != "-":
+        check_output("--output", Path(args.output))
+    reading = from_log(Path(args.log)) if args.log is not None else from_server(options)
     lives = reading.chosen(args.id)
     trace = msgspec.json.encode(reading.timeline.trace(reading.now_ns, lives))
     if args.output == "-":
         sys.stdout.buffer.write(trace + b"\n")
     else:
-        try:
-            Path(args.output).write_bytes(trace)
-        except OSError as error:
-            raise ConfigError("--output", f"{args.output} cannot be written: {error.strerror}") from error
+        write_output("--output", Path(args.output), trace)
     for line in reading.told(lives, args.output):
         print(line, file=sys.stderr)
     return 0
@@ -108,7 +108,7 @@ def from_log(path: Path) -> Reading:
 
 def from_server(options: ClientOptions) -> Reading:
     """All that a server's ring tells, as of now. Raises NoServer, HeadwayError."""
-    model = fetch(options.url, "/v1/models", options.api_key)["data"][0]["id"]
+    model = served_model(options).id
     with connected(options, until_now=True) as connection:
         reading = Reading(options.url, model)
         reading.now_ns = connection.now_ns()

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import httpx
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group
 from rich.live import Live
 
-from headway.cli.client import NoServer, fetch, key_header
+from headway.cli.client import NotHeadway, fetch, fetch_bytes, served_model
+from headway.cli.console import make_console
 from headway.cli.events import Item, Missed, connected, logged, tail
 from headway.cli.screen import screen
-from headway.config import ClientOptions, Environment, read_options
+from headway.config import ClientOptions, read_options
 from headway.config import add_arguments as add_options
 from headway.errors import HeadwayError
 from headway.story.board import Board
@@ -47,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises NoServer, LogError, or HeadwayError with the server's own words."""
     options, _ = read_options(ClientOptions, args)
-    path = Path(args.log) if args.log else None
-    console = Console(no_color=Environment.read().no_color or None, highlight=False)
-    if not (args.once or args.json) and console.is_terminal:
+    path = Path(args.log) if args.log is not None else None
+    console = make_console()
+    if not (args.once or args.json) and sys.stdout.isatty():  # FORCE_COLOR is no terminal
         return watch(console, options, path)
     watching = from_server(options) if path is None else from_log(path)
     if args.json:
@@ -61,6 +62,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 # -- what is watched ------------------------------------------------------------------------------------------
+
+
+class _Blocks(msgspec.Struct):
+    total: int
+
+
+class _Pool(msgspec.Struct):
+    blocks: _Blocks
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class Watching:
                     self._begin()
             case Lost(reason=reason):
                 self._lost = reason
-            case HeadwayError():
+            case Exception():
                 raise news
             case (number, item):
                 self.take(number, item)
@@ -153,13 +162,13 @@ def from_log(path: Path) -> Watching:
 
 def facts(options: ClientOptions) -> Facts:
     """Raises NoServer, HeadwayError."""
-    model = fetch(options.url, "/v1/models", options.api_key)["data"][0]["id"]
-    blocks = fetch(options.url, "/v1/pool", options.api_key)["blocks"]["total"]
+    model = served_model(options).id
+    blocks = fetch(options, "/v1/pool", _Pool).blocks.total
     try:
-        text = httpx.get(options.url.rstrip("/") + "/metrics", headers=key_header(options.api_key)).text
-    except httpx.HTTPError as error:
-        raise NoServer(options.url, str(error) or type(error).__name__) from error
-    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+        text = fetch_bytes(options, "/metrics").decode()
+        families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    except ValueError as error:
+        raise NotHeadway(f"{options.url}/metrics", f"answers no metrics ({error})") from error
     seats = sum(int(sample.value) for sample in families.get("headway_seats", []))
     return Facts(model, blocks, seats or None)
 
@@ -182,7 +191,7 @@ class Lost:
     reason: str
 
 
-News: TypeAlias = tuple[int, Item] | Opened | Lost | HeadwayError
+News: TypeAlias = tuple[int, Item] | Opened | Lost | Exception
 
 
 def watch(console: Console, options: ClientOptions, path: Path | None) -> int:
@@ -237,6 +246,9 @@ def feed_from_server(options: ClientOptions, tell: Callable[[News], None], over:
                 tell(error)
                 return
             reason = str(error)
+        except Exception as error:  # a bug: it must not leave the screen waiting
+            tell(error)
+            return
         tell(Lost(reason))
         over.wait(next(waits, _RETRY_S[-1]))
 
@@ -248,7 +260,7 @@ def feed_from_log(path: Path, tell: Callable[[News], None], over: threading.Even
         for found in tail(path, lambda: not over.is_set()):
             if found is not None:
                 tell(found)
-    except HeadwayError as error:
+    except Exception as error:  # nobody else hears of it in this thread
         tell(error)
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
 from rich.table import Table
 
-from headway.cli.client import fetch
-from headway.config import ClientOptions, Environment, read_options
+from headway.cli.client import NotHeadway, fetch
+from headway.cli.console import make_console
+from headway.config import ClientOptions, read_options
 from headway.config import add_arguments as add_options
-from headway.errors import LogError
+from headway.errors import HeadwayError, LogError
 from headway.story.sentences import tell
+
+#: What a server gives or takes as an id; `~` tells the requests of a list of prompts apart.
+_ID = re.compile(r"[A-Za-z0-9._:~-]{1,160}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,16 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises UnknownRequest, NoServer."""
+    """Raises LogError, NoServer, or HeadwayError with the server's own words."""
     options, _ = read_options(ClientOptions, args)
-    if args.log:
-        view = from_log(Path(args.log), args.id)
-    else:
-        view = fetch(options.url, f"/v1/requests/{quote(args.id, safe='')}", options.api_key)
+    view = from_log(Path(args.log), args.id) if args.log is not None else from_server(options, args.id)
     if args.json:
         print(json.dumps(view, indent=2))
         return 0
-    console = Console(no_color=Environment.read().no_color or None, highlight=False)
+    console = make_console()
     for each in view.get("data", [view]):  # the id of a list of prompts stands for all of them
         for sentence in tell(each):
             console.print(sentence, soft_wrap=True, markup=False)
@@ -44,10 +45,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def from_server(options: ClientOptions, id: str) -> dict[str, Any]:
+    """The record as it is now. Raises NoServer, or HeadwayError with the server's own words."""
+    if not _ID.fullmatch(id):
+        raise HeadwayError(f"no request is called {id!r}: an id is 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
+    path = f"/v1/requests/{quote(id, safe='')}"
+    if not id.strip("."):  # `.` and `..` would be taken for steps of the path
+        path = f"/v1/requests/{'%2E' * len(id)}"
+    view = fetch(options, path, dict[str, Any])
+    records = view.get("data", [view])
+    if not isinstance(records, list) or not records or not all("intervals" in each for each in records):
+        raise NotHeadway(options.url + path, "answers something else")
+    return view
+
+
 def from_log(path: Path, id: str) -> dict[str, Any]:
     """The record as it stood when the log was last written. Raises LogError."""
     from headway.serve.shapes import plain_ids
-    from headway.story.explain import request_view
+    from headway.story.explain import request_view, request_views
     from headway.story.log import LogFile
     from headway.story.reducer import Story
 
@@ -55,13 +70,13 @@ def from_log(path: Path, id: str) -> dict[str, Any]:
     last_at = 0
     for event in LogFile.open(path).events():
         story.fold(event)
-        last_at = event.at
+        last_at = max(last_at, event.at)  # one that was received is told a moment later
     for plain in plain_ids(id):
         if plain in story.live or plain in story.ended:
             return request_view(story, story.record(plain), last_at)
         members = [known for known in (*story.ended, *story.live) if known.rpartition("~")[0] == plain]
         if members:
-            views = [request_view(story, story.record(member), last_at) for member in members]
+            views = request_views(story, map(story.record, members), last_at)
             return {"id": plain, "data": views}
     raise LogError(path, f"it tells of no request {id!r}")
 

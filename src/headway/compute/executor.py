@@ -35,7 +35,8 @@ class Executor(Protocol):
 
     `run` is deterministic: a span's result depends on its tokens and the state that its blocks hold, not on the
     other spans of the plan. It writes state only into the blocks that the plan names. It raises when the step
-    failed as a whole; the blocks that the plan names then hold nothing of value.
+    failed as a whole; the blocks that the plan names then hold nothing of value. A span whose numbers are not finite
+    is no failure of the step: the result names it.
     """
 
     @property

@@ -89,6 +89,8 @@ class FakeExecutor:
         self.vocab = vocab
         self.runs = 0
         self.fail_next: Exception | None = None
+        #: Which spans come out as not finite.
+        self.spoils: Callable[[Span], bool] = lambda span: False
         self._clock = clock
         self._cost_ns = cost_ns
         self._block_tokens = block_tokens
@@ -118,13 +120,17 @@ class FakeExecutor:
             raise failure
         self._refuse_shared_writes(plan)
         results = tuple(self._evaluate(span) for span in plan.items)
+        spoiled = tuple(place for place, span in enumerate(plan.items) if self.spoils(span))
+        for span in (plan.items[place] for place in spoiled):
+            for position in range(span.start, span.end):
+                self._slots[self._slot(span, position)] = _EMPTY
         size = self._block_tokens
         copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in plan.copies]
         for target, content in copied:
             self._slots[target * size : (target + 1) * size] = content
         if self._clock is not None:
             self._clock.advance(self._cost_ns(plan))
-        return StepResult(results)
+        return StepResult(results, spoiled)
 
     def _evaluate(self, span: Span) -> SpanResult:
         """The span's tokens, their logprobs and the known tokens' scores, where they are asked for."""

@@ -11,7 +11,7 @@ only its pattern knows (`engine/pattern.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.clock import Clock
@@ -23,8 +23,24 @@ from headway.plan import StepPlan, StepResult
 from headway.policy.turns import caught_up, next_model
 from headway.policy.waiting import never
 from headway.request import AnyEmission, NewRequest, Request, Stage
-from headway.story.events import GRAMMAR, AnyEvent, Cancelled, Committed, Failed, Finished, Levels, Refused, Supplied
+from headway.story.events import (
+    GRAMMAR,
+    NOT_FINITE,
+    AnyEvent,
+    Cancelled,
+    Committed,
+    Failed,
+    Finished,
+    Levels,
+    Refused,
+    Supplied,
+)
 from headway.verdict import Input
+
+_NOT_FINITE = (
+    "is not finite (NaN or infinity): the model's weights are damaged, or too large for the format that they are "
+    "served in"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +192,12 @@ class Engine:
         flight = self._take_flight()
         pattern = flight.model.pattern
         books = Books(self.clock.now_ns())
+        spoiled = {flight.entries[place].request.arrival: flight.entries[place] for place in result.spoiled}
+        failed = self._fail_all(flight.model, [entry.request for entry in spoiled.values()])
         for entry, entered in zip(flight.entries, result.results, strict=True):
             pattern.enter(entry, entered, books)
+        for entry in spoiled.values():
+            self._release(flight.model, entry.request, keep=False)
         finished = self._settle(flight)
         self.emit(
             Committed(
@@ -192,6 +212,9 @@ class Engine:
         )
         for event in books.events:
             self.emit(event)
+        for request in failed:
+            message = f"{pattern.words(spoiled[request.arrival])} {_NOT_FINITE}"
+            self.emit(Failed(at=books.at, id=request.id, message=message, reason=NOT_FINITE))
         for request, reason in finished:
             self.emit(Finished(at=books.at, id=request.id, reason=reason))
         return books.emissions
@@ -201,11 +224,8 @@ class Engine:
         back unindexed, also what was indexed before: who knows what the failure left in it."""
         flight = self._take_flight()
         model, at = flight.model, self.clock.now_ns()
-        failed = []
+        failed = self._fail_all(model, flight.requests())
         for request in flight.requests():
-            if not request.ended:
-                model.queues.end(request, Stage.FAILED)
-                failed.append(request)
             self._release(model, request, keep=False)
         step, levels = flight.plan.step, model.levels()
         self.emit(Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=levels))
@@ -281,6 +301,13 @@ class Engine:
             fault = flight.model.pattern.fault(request)
             if fault is not None:
                 self.fail(request.id, fault)
+
+    def _fail_all(self, model: ServedModel, requests: Iterable[Request]) -> list[Request]:
+        """These requests of a step end here. Returns those that had not ended before."""
+        alive = [request for request in requests if not request.ended]
+        for request in alive:
+            model.queues.end(request, Stage.FAILED)
+        return alive
 
     def _take_flight(self) -> _Flight:
         flight, self._flight = self._flight, None

@@ -197,6 +197,10 @@ class Pattern(Protocol[NewT_contra]):
         """Why a request that is in the step cannot go on; None when it can."""
         ...
 
+    def words(self, entry: Entry) -> str:
+        """What an item computed, as a message calls it: "what the model computed at positions 3 to 7"."""
+        ...
+
     def enter(self, entry: Entry, result: Any, books: Books) -> None:
         """Enter an item's result. A request that has ended meanwhile is charged for what ran, and emits nothing.
         Changes state."""

@@ -64,9 +64,9 @@ class ServedModel:
     @property
     def limits(self) -> Limits:
         """The most that any of its requests could ever get."""
-        context = min(self.options.max_context, self.executor.facts.max_context)
-        space = self.pattern.space
-        return Limits(context=context, space=space.total, seats=self.options.seats, space_unit=space.unit)
+        own, space = self.executor.facts.max_context, self.pattern.space
+        context = min(self.options.max_context, own)
+        return Limits(context, own, space.total, self.options.seats, space.unit)
 
     def room(self, budget: int, *, untouched: bool) -> Room:
         """What it has to give now, in a step that has `budget` left."""

@@ -9,7 +9,7 @@ from headway.lessons.runs import counts, interval_ms, modelled, prompt, steps
 from headway.sim.pair import Pair, PairOptions
 
 A_PROMPT, B_PROMPT, TOKENS, BLOCK, BLOCKS = 20, 60, 24, 8, 11
-#: Tokens that B has emitted when it is put out.
+#: Tokens that B has emitted when it is preempted.
 EMITTED = 3
 COST_NS = linear_cost(step_ns=1_000_000, position_ns=10_000)
 

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.artifacts.files import ModelFiles
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # numpy comes with them: too slow for --help
+    from headway.artifacts.files import ModelFiles
     from headway.compute.text.executor import TextExecutor
 
 NAME = "smollm2-135m"

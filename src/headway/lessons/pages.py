@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from headway.errors import ConfigError
 from headway.lessons.lesson import Asked, Lesson, Measured, Question, Table
 
 #: The heading under which stands what another run would show differently.
@@ -11,16 +13,40 @@ ONCE = "## Measured once"
 MODELLED = "Time is modelled here, at the costs stated above:"
 NOTE = "Measured once, on {machine}. Another machine shows other numbers; no test compares these."
 QUESTIONS = "questions.md"
+_QUESTIONS_TITLE = "# Five questions"
 
 
 def page_name(lesson: Lesson) -> str:
     return f"{lesson.number}-{lesson.slug}.md"
 
 
+def _title(lesson: Lesson) -> str:
+    return f"# Lesson {lesson.number}"
+
+
+def check_pages(folder: Path, lessons: tuple[Lesson, ...], *, with_questions: bool) -> None:
+    """Raises ConfigError, before anything is measured, if the pages could not be written into `folder`, or would
+    replace files that are not such pages."""
+    titles = {page_name(lesson): _title(lesson) for lesson in lessons}
+    if with_questions:
+        titles[QUESTIONS] = _QUESTIONS_TITLE
+    above = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not above.is_dir():
+        raise ConfigError("--pages", f"{above} is not a folder")
+    if not os.access(above, os.W_OK):
+        raise ConfigError("--pages", f"nothing may be added to the folder {above}")
+    for name, title in titles.items():
+        page = folder / name
+        if page.exists() and not (page.is_file() and page.read_bytes().startswith(title.encode())):
+            raise ConfigError(
+                "--pages", f"{page} is not a page of the lessons and is left as it is; name another folder"
+            )
+
+
 def lesson_page(lesson: Lesson, measured: Measured, machine: str) -> str:
     """The page of one lesson, in Markdown. `machine` names where `measured` was measured."""
     parts = [
-        f"# Lesson {lesson.number}: {lesson.title}",
+        f"{_title(lesson)}: {lesson.title}",
         f"{lesson.runs_on} `headway lesson {lesson.number}` asks you first and runs it in front of you.",
         "## Predict",
         *_question(lesson.question),
@@ -42,7 +68,7 @@ def lesson_page(lesson: Lesson, measured: Measured, machine: str) -> str:
 def questions_page(asked: list[Asked]) -> str:
     """The five questions, answered."""
     parts = [
-        "# Five questions",
+        _QUESTIONS_TITLE,
         "`headway lesson --all` runs all lessons and ends with these. Answer each before you read on.",
     ]
     for number, each in enumerate(asked, 1):
@@ -55,13 +81,17 @@ def questions_page(asked: list[Asked]) -> str:
 def write_pages(
     folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[Asked], machine: str
 ) -> list[Path]:
-    """Writes the pages of these lessons, and of the questions if there are any, into `folder`. Returns the files."""
+    """Writes the pages of these lessons, and of the questions if there are any, into `folder`. Returns the files.
+    Raises ConfigError if they cannot be written."""
     pages = {page_name(lesson): lesson_page(lesson, found, machine) for lesson, found in measured}
     if asked:
         pages[QUESTIONS] = questions_page(asked)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("--pages", f"{error.filename or folder} cannot be written: {error.strerror}") from error
     return [folder / name for name in pages]
 
 

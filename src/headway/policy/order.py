@@ -1,4 +1,4 @@
-"""Who is next: an order is a key, and the smallest key goes first."""
+"""Who is next: an order is a key, and the smallest key goes first. The last in order is preempted first."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def deadline(request: Request) -> tuple[int, ...]:
 
 
 ORDERS: dict[str, Order] = {"fcfs": fcfs, "priority": priority, "deadline": deadline}
+
+
+def heeds_priority(policy: str) -> bool:
+    """Whether a request's `priority` has an effect."""
+    return policy == "priority"

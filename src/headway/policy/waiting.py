@@ -107,9 +107,11 @@ def look_further(behind: int, overtaken: int, max_bypass: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that any request of a model could ever get; `space` is named as in `Room`."""
+    """The most that any request of a model could ever get; `space` counts as in `Room`. The model itself has
+    `model_context` positions, and `context` may be fewer."""
 
     context: int
+    model_context: int
     space: int
     seats: int
     space_unit: Unit = "blocks"
@@ -120,8 +122,8 @@ def never(worst: Worst, limits: Limits) -> Never | None:
     if worst.seats > limits.seats:
         return Never(rule="seats", unit="seats", need=worst.seats, limit=limits.seats, option="--seats")
     if worst.context > limits.context:
-        need, limit = worst.context, limits.context
-        return Never(rule="context", unit="positions", need=need, limit=limit, option="--max-context")
+        option = "--max-context" if limits.context < limits.model_context else None
+        return Never(rule="context", unit="positions", need=worst.context, limit=limits.context, option=option)
     if worst.space > limits.space:
         return Never(rule="pool", unit=limits.space_unit, need=worst.space, limit=limits.space, option="--memory")
     return None

@@ -14,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import resource
 import signal
-import subprocess
 import sys
 import threading
 from collections import OrderedDict
@@ -26,17 +24,15 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import msgspec
-import psutil
 
-from headway.errors import GrammarError
+from headway.errors import BoundCrossed, GrammarError, ProcessEnded
 from headway.plan import Grammar
 from headway.request import Guide
+from headway.text.bounded import BoundedProcess, Bounds, answer_lines
 from headway.text.grammar import GrammarCompiler
 
-#: Processor time that a grammar may take, and how many times that may pass by the clock: on a busy machine a process
-#: that stands back may get very little of a processor.
+#: Processor time that a grammar may take.
 LIMIT_S = 2.0
-_CLOCK = 10
 _MOST_MEMORY_BYTES = 256 << 20
 #: How far trial and thread stand back; at 10 the system gives them a tenth of what it gives the steps.
 _NICE = 10
@@ -137,58 +133,36 @@ class Trial:
     and stays. Call it from one thread."""
 
     def __init__(self, tokenizer: Path, eos_ids: tuple[int, ...], vocab: int, limit_s: float = LIMIT_S) -> None:
-        self._words = [str(tokenizer), str(vocab), str(limit_s), *map(str, eos_ids)]
-        self._limit_s = limit_s
-        self._process: subprocess.Popen[bytes] | None = None
+        words = (str(tokenizer), str(vocab), str(limit_s), *map(str, eos_ids))
+        self.process = BoundedProcess("headway.replica.grammars", *words)
+        self._bounds = Bounds(limit_s, _MOST_MEMORY_BYTES)
 
     def __call__(self, grammar: Grammar) -> None:
         """Raises GrammarError for what the compiler refuses, or what takes more time or memory than a grammar may."""
-        process = self._running()
-        assert process.stdin is not None and process.stdout is not None
-        patience = threading.Timer(_CLOCK * self._limit_s, process.kill)
-        patience.start()
-        with contextlib.suppress(BrokenPipeError):  # it ended; so does its output
-            process.stdin.write(msgspec.json.encode(grammar) + b"\n")
-            process.stdin.flush()
-        answer = process.stdout.readline()
-        patience.cancel()
-        if not answer:
-            self._process = None
-            raise self._cause(process)
+        try:
+            answer = self.process.ask(msgspec.json.encode(grammar), self._bounds)
+        except BoundCrossed as error:
+            raise self._crossed(error.bound) from error
+        except ProcessEnded as error:
+            if error.status in (None, -signal.SIGKILL):
+                raise _Starved(f"it cannot be compiled now: {error}") from error
+            raise self._crossed("memory", f" (exit status {error.status})") from error
         if message := msgspec.json.decode(answer, type=str):
             raise GrammarError(message)
 
     def close(self) -> None:
         """End the process. It also ends by itself when this one does."""
-        if self._process is not None:
-            with self._process as process:
-                process.kill()
-            self._process = None
+        self.process.close()
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is not None:
-            self.close()
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "headway.replica.grammars", *self._words],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # it says how it ended by its status
-            )
-        return self._process
-
-    def _cause(self, process: subprocess.Popen[bytes]) -> GrammarError:
-        with process:  # closes the pipes, and waits
-            status = process.wait()
-        if status == -signal.SIGPROF:
-            return GrammarError(
-                f"it takes more than {self._limit_s:g} s of a processor to compile, which is the limit"
-            )
-        if status == -signal.SIGKILL:
-            text = f"the machine is too busy to compile it within {_CLOCK * self._limit_s:g} s, which is the limit"
+    def _crossed(self, bound: str, more: str = "") -> GrammarError:
+        bounds = self._bounds
+        if bound == "processor":
+            text = f"it takes more than {bounds.processor_s:g} s of a processor to compile, which is the limit"
+            return GrammarError(text)
+        if bound == "clock":
+            text = f"the machine is too busy to compile it within {bounds.clock_s:g} s, which is the limit"
             return _Starved(text)
-        bound = f"{_MOST_MEMORY_BYTES >> 20} MiB"
-        return GrammarError(f"it cannot be compiled within {bound}, which is the limit (exit status {status})")
+        return GrammarError(f"it cannot be compiled within {bounds.memory}, which is the limit{more}")
 
 
 def _stand_back() -> None:
@@ -200,25 +174,17 @@ def _stand_back() -> None:
 def main(tokenizer: str, vocab: str, limit_s: str, *eos_ids: str) -> int:
     """Compile what each line of the input says, and answer each with a line: a message, or "" if all is well."""
     os.nice(_NICE)
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, signal.SIG_IGN)  # the end of the input is its end
     compiler = GrammarCompiler(Path(tokenizer), [int(id) for id in eos_ids], int(vocab))
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # a handler in Python would wait for the compiler to return
-    most = psutil.Process().memory_info().vms + _MOST_MEMORY_BYTES
-    with contextlib.suppress(ValueError, OSError):  # a system without this bound still keeps the one on time
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    for line in sys.stdin.buffer:
-        grammar = msgspec.json.decode(line, type=Grammar)
-        signal.setitimer(signal.ITIMER_PROF, float(limit_s))
-        message = ""
+    bounds = Bounds(float(limit_s), _MOST_MEMORY_BYTES)
+
+    def answer(line: bytes) -> bytes:
         try:
-            compiler.compile(grammar, 1)
+            compiler.rehearse(msgspec.json.decode(line, type=Grammar))
         except GrammarError as error:
-            message = str(error)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
-        sys.stdout.buffer.flush()
-    return 0
+            return msgspec.json.encode(str(error))
+        return msgspec.json.encode("")
+
+    return answer_lines(answer, lambda length: bounds)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import psutil
 from headway.config import ServeOptions, draft_tokens
 from headway.engine.served import EngineOptions
 from headway.errors import ConfigError
+from headway.policy.order import heeds_priority
 
 _AUTO_SHARE = 4
 _AUTO_MOST_BYTES = 4 << 30
@@ -33,6 +34,11 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int | None = None
     draft: int = 0
     engine: EngineOptions = EngineOptions()
+
+    @property
+    def heeds_priority(self) -> bool:
+        """Whether a request's `priority` has an effect."""
+        return heeds_priority(self.engine.policy)
 
 
 def replica_options(options: ServeOptions, cache: Path) -> ReplicaOptions:

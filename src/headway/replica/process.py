@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -154,7 +153,7 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Execu
     from headway.artifacts.cache import Cache
     from headway.compute.models.spec import DecoderSpec
     from headway.compute.text.executor import TextExecutor
-    from headway.text.answer import AnswerText
+    from headway.text.answer import AnswerTexts
     from headway.text.tokenizer import Tokenizer
 
     files = resolve(options.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
@@ -177,7 +176,7 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Execu
     )
     vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
     grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
-    return executor, executor.blocks, partial(AnswerText, Tokenizer(files)), grammars
+    return executor, executor.blocks, AnswerTexts(Tokenizer(files)), grammars
 
 
 def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:

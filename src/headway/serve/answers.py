@@ -116,6 +116,7 @@ class Health(msgspec.Struct):
     status: Literal["ok"]
     state: State
     step: int
+    event_log_failure: str | None
 
 
 class Ready(msgspec.Struct):

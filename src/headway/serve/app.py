@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -17,10 +16,8 @@ from headway.serve import events, models, openapi, pages, sight, text, tokens
 from headway.serve.errors import on_http_error, on_refusal
 from headway.serve.front import Front
 from headway.serve.guard import Guard
+from headway.serve.target import WithoutSlash
 from headway.serve.visit import Visits, visit
-
-#: What a page of an allowed origin may read of an answer besides its body.
-_SHOWN_HEADERS = ("x-request-id", "headway-timing", "headway-ignored", "retry-after")
 
 
 def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
@@ -33,6 +30,7 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
         try:
             yield
         finally:
+            front.close()
             await front.link.stop()
 
     app = Starlette(
@@ -54,19 +52,10 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
         },
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False
     app.state.front = front
     app.state.guard = guard
-    visits = Visits(app, front, guard)
-    if not guard.origins:
-        return visits
-    # a browser asks before it posts from another origin, without key or id, and shows a page only what it may read
-    return CORSMiddleware(
-        visits,
-        allow_origins=guard.origins,
-        allow_methods=("GET", "POST", "DELETE"),
-        allow_headers=("*",),
-        expose_headers=_SHOWN_HEADERS,
-    )
+    return Visits(WithoutSlash(app), front, guard)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

@@ -8,45 +8,25 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headway.config import draft_tokens
 from headway.errors import InvalidRequest
 from headway.plan import Sampling
 from headway.request import MOST_LOGPROBS
 from headway.serve.formats import Formats
+from headway.serve.known import UNSUPPORTED, is_hint
 from headway.serve.reading import as_struct, read_object
-
-#: Accepted without effect.
-IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier")
-
-#: Known fields without support, and the values (besides null) at which they ask for nothing.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "audio": (),
-    "best_of": (1,),
-    "deadline_ms": (),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "logprobs": (False,),
-    "modalities": (["text"],),
-    "moderation": (),
-    "prediction": (),
-    "prompt_cache_key": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "reasoning_effort": (),
-    "suffix": ("",),
-    "top_logprobs": (0,),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-}
 
 #: Beyond any option's limit, and within what arithmetic and messages can carry.
 _MOST = 1 << 31
-MOST_STOPS = 16
+#: They are matched in one pass, so their number costs a token nothing; their characters cost memory.
+MOST_STOPS, MOST_STOP_CHARACTERS = 1000, 1 << 15
+#: Of a plain completion's answer where `max_tokens` is left out, as in OpenAI's reference.
+DEFAULT_COMPLETION_TOKENS = 16
 
 
 class Range(NamedTuple):
@@ -88,15 +68,18 @@ TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """`include_usage` asks for the usage of the whole at the end of a stream, vLLM's `continuous_usage_stats` for the
+    usage so far in each chunk. Chunks are never padded, so `include_obfuscation` changes nothing."""
+
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -109,7 +92,9 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     logit_bias: dict[str, float] = msgspec.field(default_factory=dict)
     min_tokens: int = 0
     stop: str | list[str] = msgspec.field(default_factory=list)
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
     stop_token_ids: list[int] = msgspec.field(default_factory=list)
     priority: int = 0
     cache_salt: str = ""
@@ -124,7 +109,7 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
             raise InvalidRequest("draft", f"draft: {error}") from error
 
     def sampling(self) -> Sampling:
-        """Raises InvalidRequest for a `logit_bias` that means nothing."""
+        """Raises InvalidRequest for an invalid `logit_bias`."""
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=max(0, self.top_k or 0),
@@ -140,8 +125,13 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     def stops(self) -> tuple[str, ...]:
         """Raises InvalidRequest for an empty stop string, or too many."""
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if len(stops) > MOST_STOPS or "" in stops:
-            raise InvalidRequest("stop", f"stop must be at most {MOST_STOPS} strings, none of them empty")
+        if "" in stops:
+            raise InvalidRequest("stop", "stop has an empty string; leave it out")
+        if len(stops) > MOST_STOPS:
+            raise InvalidRequest("stop", f"stop has {len(stops)} strings; the limit is {MOST_STOPS}")
+        if (size := sum(map(len, stops))) > MOST_STOP_CHARACTERS:
+            limit = f"the limit is {MOST_STOP_CHARACTERS}"
+            raise InvalidRequest("stop", f"stop has {size} characters in all its strings; {limit}")
         return stops
 
     def _bias(self) -> tuple[tuple[int, float], ...]:
@@ -156,29 +146,41 @@ class ChatBody(_Common, kw_only=True):
     """`POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]]
+    max_tokens: int | None = None
     max_completion_tokens: int | None = None
     tools: list[Any] = msgspec.field(default_factory=list)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    reasoning_effort: str | None = None
 
     @property
     def top(self) -> int | None:
         """Likeliest tokens to report beside each; None: no logprobs."""
         if self.top_logprobs and not self.logprobs:
-            raise InvalidRequest("top_logprobs", "top_logprobs has a meaning only with logprobs: true")
+            raise InvalidRequest("top_logprobs", "top_logprobs requires logprobs: true")
         return self.top_logprobs or 0 if self.logprobs else None
 
     @property
     def most_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def tokens_field(self) -> str | None:
+        """The field that says `most_tokens`."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
 
 class CompletionBody(_Common, kw_only=True):
     """`POST /v1/completions`. A prompt is text or token ids; there may be a list of prompts."""
 
     prompt: str | list[Any]
+    max_tokens: int | UnsetType | None = UNSET
+    add_special_tokens: bool = True
     echo: bool = False
     logprobs: int | bool | None = None
 
@@ -207,7 +209,13 @@ class CompletionBody(_Common, kw_only=True):
 
     @property
     def most_tokens(self) -> int | None:
-        return self.max_tokens
+        """Null asks for what fits, and the default holds only where nothing was said."""
+        return DEFAULT_COMPLETION_TOKENS if self.max_tokens is UNSET else self.max_tokens
+
+    @property
+    def tokens_field(self) -> str | None:
+        """The field that says `most_tokens`; None when it is the default."""
+        return None if self.max_tokens is UNSET else "max_tokens"
 
 
 BodyT = TypeVar("BodyT", bound=_Common)
@@ -218,18 +226,22 @@ def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     given: dict[str, Any] = {}
     ignored: list[str] = []
     for name, value in read_object(data).items():
-        if name in IGNORED:
+        if is_hint(name):
             ignored += [name] if value is not None else []
         elif name in UNSUPPORTED and name not in kind.__struct_fields__:
             if not _asks_nothing(value, UNSUPPORTED[name]):
-                raise InvalidRequest(name, f"{name} is not supported yet; leave it out or send null")
+                raise InvalidRequest(name, f"{name} is not supported; leave it out, or send {_defaults(name)}")
         elif name not in kind.__struct_fields__:
             raise InvalidRequest(name, f"{name} is not a known field")
-        elif value is not None:
+        else:
             given[name] = value
     body = as_struct(kind, given)
     _check(body)
     return body, ignored
+
+
+def _defaults(name: str) -> str:
+    return " or ".join(msgspec.json.encode(value).decode() for value in (None, *UNSUPPORTED[name]))
 
 
 def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:
@@ -242,10 +254,10 @@ def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:
 def _check(body: _Common) -> None:
     for name, allowed in RANGES.items():
         value = getattr(body, name, None)
-        if value is not None and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             allowed.check(name, value)
     if body.stream_options is not None and not body.stream:
-        raise InvalidRequest("stream_options", "stream_options has a meaning only with stream: true")
+        raise InvalidRequest("stream_options", "stream_options requires stream: true")
     body.sampling()
     body.stops()
     body.drafts()

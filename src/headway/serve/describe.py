@@ -7,25 +7,47 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from headway.serve.bodies import BIAS, IGNORED, MOST_STOPS, RANGES, TOKEN_ID, UNSUPPORTED, ChatBody, CompletionBody
+from headway.serve.bodies import (
+    BIAS,
+    DEFAULT_COMPLETION_TOKENS,
+    MOST_STOPS,
+    RANGES,
+    TOKEN_ID,
+    ChatBody,
+    CompletionBody,
+)
+from headway.serve.known import IGNORED, IGNORED_NAMES, UNSUPPORTED
+from headway.serve.prompts import REASONING_EFFORTS, RESERVED, VARIABLE
 
 Json: TypeAlias = dict[str, Any]
 SCHEMAS = "#/components/schemas"
 
 
-class TextPart(msgspec.Struct):
+class TextPart(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["text"]
     text: str
+    cache_control: Json | None = None
 
 
-class ChatMessage(msgspec.Struct):
-    """Roles and further members are what the model's chat template knows. Only an assistant's message with
-    `tool_calls` may be without content; a tool's names the call that it answers."""
+class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Roles are OpenAI's, and those that the model's chat template names. Only an assistant's message with
+    `tool_calls` may be without content; a tool's names the call that it answers. A last assistant message with
+    `prefix` is continued by the answer. What the template would not render is refused."""
 
     role: str
     content: str | list[TextPart] | None = None
+    name: str | None = None
     tool_calls: list[Json] | None = None
     tool_call_id: str | None = None
+    refusal: str | None = None
+    annotations: list[Json] | None = None
+    audio: None = None
+    function_call: None = None
+    cache_control: Json | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
+    prefix: bool | None = None
 
 
 _TEXT: Json = {"type": "string", "minLength": 1}
@@ -36,6 +58,10 @@ _DETAILS: dict[str, Json] = {
         "additionalProperties": {"type": "number", "minimum": BIAS.low, "maximum": BIAS.high},
         "propertyNames": {"pattern": f"^({TOKEN_ID.pattern})$"},
     },
+    "chat_template_kwargs": {
+        "description": "variables of the chat template",
+        "propertyNames": {"pattern": f"^{VARIABLE.pattern}$", "not": {"enum": sorted(RESERVED)}},
+    },
     "guided_choice": {"items": _TEXT, "minItems": 1},
     "guided_grammar": {"minLength": 1},
     "guided_regex": {"minLength": 1},
@@ -45,9 +71,13 @@ _DETAILS: dict[str, Json] = {
             _TEXT, _TOKEN_IDS, *({"type": "array", "items": item, "minItems": 1} for item in (_TEXT, _TOKEN_IDS))
         ]
     },
+    "priority": {"description": "lower first; it has an effect only with --policy priority"},
+    "reasoning_effort": {"enum": [*REASONING_EFFORTS, None]},
     "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": MOST_STOPS}]},
     "tools": {"items": {"type": "object"}},
 }  # fmt: skip
+#: Of `/tokenize` too.
+_OF_TEMPLATES = ("chat_template_kwargs", "reasoning_effort")
 
 
 def schemas(
@@ -58,6 +88,9 @@ def schemas(
     plain: dict[str, Json] = {name: _plain(schema) for name, schema in found.items()}
     for body in bodies:
         _describe(plain[body.__name__], model, generating=issubclass(body, ChatBody | CompletionBody))
+    if CompletionBody in bodies:
+        said = {"default": DEFAULT_COMPLETION_TOKENS, "description": "null asks for what fits"}
+        plain[CompletionBody.__name__]["properties"]["max_tokens"] |= said
     return plain
 
 
@@ -65,7 +98,7 @@ def _describe(schema: Json, model: str, *, generating: bool) -> None:
     """Add what the struct of a body does not say. Null counts as absent."""
     properties = schema["properties"]
     for name, about in properties.items():
-        details = _DETAILS.get(name, {}) if generating else {}
+        details = _DETAILS.get(name, {}) if generating or name in _OF_TEMPLATES else {}
         if "anyOf" in details:
             about.pop("type", None)
         about |= _range(name) | details
@@ -76,8 +109,9 @@ def _describe(schema: Json, model: str, *, generating: bool) -> None:
         unsupported = {name: values for name, values in UNSUPPORTED.items() if name not in properties}
         for name in IGNORED:
             properties[name] = {"description": "accepted without effect"}
+        schema["patternProperties"] = {f"^{IGNORED_NAMES}$": {"description": "accepted without effect"}}
         for name, values in unsupported.items():
-            properties[name] = {"description": "not supported yet", "enum": [None, *values]}
+            properties[name] = {"description": "not supported", "enum": [None, *values]}
 
 
 def _range(name: str) -> Json:

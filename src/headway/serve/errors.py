@@ -7,9 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, UnknownRequest
+from headway.errors import DuplicateRequest, HeadwayError, InvalidRequest, ProcessEnded, UnknownRequest
 from headway.story.events import SLOW_READER, TIME
-from headway.verdict import Never
 
 _MOST_MESSAGE = 2000
 
@@ -42,19 +41,6 @@ def error_body(status: int, message: str, code: str, param: str | None = None) -
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def never(verdict: Never, model_context: int) -> Refusal:
-    """A request that could not be served even alone. No option raises a limit that is the model's own."""
-    what = {
-        "context": "prompt and max_tokens together are {need} positions, and the context holds {limit}",
-        "pool": "prompt and max_tokens together need {need} blocks of state, and the pool has {limit}",
-        "seats": "n is {need}, and there are {limit} seats",
-    }[verdict.rule].format(need=verdict.need, limit=verdict.limit)
-    param = "n" if verdict.rule == "seats" else "max_tokens"
-    own = verdict.rule == "context" and verdict.limit == model_context
-    remedy = "that is all the model was made for" if own else f"{verdict.option} raises the limit"
-    return Refusal(400, f"{what}; {remedy}", code=f"never_{verdict.rule}", param=param)
-
-
 def cancelled(by: str | None, max_seconds: float | None) -> Refusal:
     """A request that was ended early, by whom or what."""
     if by == TIME:
@@ -77,6 +63,12 @@ def duplicate(error: DuplicateRequest) -> Refusal:
     return Refusal(409, str(error), code="duplicate_id", param="x-request-id")
 
 
+def unrendered(error: ProcessEnded) -> Refusal:
+    """There is no process to render the chat template in, or it ended: no fault of the request that is known."""
+    text = f"the chat template could not be rendered: {error}; try again"
+    return Refusal(503, text, code="not_rendered", headers={"retry-after": "1"})
+
+
 async def on_refusal(request: Request, error: Exception) -> Response:
     """Turn any of Headway's own exceptions into its answer."""
     match error:
@@ -88,6 +80,8 @@ async def on_refusal(request: Request, error: Exception) -> Response:
             return unknown_request(error).response()
         case DuplicateRequest():
             return duplicate(error).response()
+        case ProcessEnded():
+            return unrendered(error).response()
     return Refusal(500, "an error inside Headway; see the server's log", code="internal_error").response()
 
 

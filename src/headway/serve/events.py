@@ -15,8 +15,6 @@ from headway.serve.front import Front
 from headway.serve.reading import only
 
 _LOOK_S = 0.05
-#: A comment so often keeps proxies from ending a quiet stream, and shows a client that left.
-_SIGN_OF_LIFE_S = 15.0
 #: Python reads no number of thousands of digits, and no server has counted further than this.
 _MOST_DIGITS = 18
 _encoder = msgspec.json.Encoder()
@@ -65,7 +63,7 @@ async def _follow(front: Front, after: int, missed: bool, last: int | None) -> A
             continue
         await asyncio.sleep(_LOOK_S)
         quiet_s += _LOOK_S
-        if quiet_s >= _SIGN_OF_LIFE_S:
+        if quiet_s >= front.limits.comment_seconds:
             yield b": still here\n\n"
             quiet_s = 0.0
 

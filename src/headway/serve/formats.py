@@ -14,12 +14,13 @@ import msgspec
 
 from headway.errors import GrammarError, InvalidRequest
 from headway.plan import Grammar
-from headway.text.schemas import MOST_LITERAL, check_schema
+from headway.text.gbnf import is_gbnf
+from headway.text.schemas import MOST_LITERAL, read_schema
 
 #: A schema, or JSON that is one.
 Schema: TypeAlias = dict[str, Any] | bool | str
 
-_MOST_SOURCE = 1 << 18
+MOST_SOURCE = 1 << 18
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Whatever may hold `<` without naming a token: strings, regular expressions, comments.
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|/(?![/*])(?:\\.|[^/\\\n])+/|//[^\n]*|#[^\n]*', re.DOTALL)
@@ -35,20 +36,28 @@ class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """OpenAI's `response_format`."""
+    """OpenAI's `response_format`. A schema may also stand under `schema`, as clients of llama.cpp and Together send
+    it."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | bool | None = None
 
 
 class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
-    """vLLM's `structured_outputs`: one of these."""
+    """vLLM's `structured_outputs`: one of the first five. The others are known, and have no effect: they must be null
+    or false."""
 
     json: Schema | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: Any = None
+    whitespace_pattern: str | None = None
+    disable_fallback: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
 
 
 class Formats(msgspec.Struct, kw_only=True):
@@ -79,8 +88,8 @@ def asked_grammar(body: Formats) -> Asked | None:
     if not given:
         return None
     size = len(given[0].grammar.source)
-    if size > _MOST_SOURCE:
-        message = f"{given[0].field} is {size} characters long; the limit is {_MOST_SOURCE}"
+    if size > MOST_SOURCE:
+        message = f"{given[0].field} is {size} characters long; the limit is {MOST_SOURCE}"
         raise InvalidRequest(given[0].field, message)
     return given[0]
 
@@ -91,6 +100,8 @@ def _given(body: Formats) -> list[tuple[str, Grammar | None]]:
     )
     guided = _kinds("guided_", plain)
     outputs = body.structured_outputs
+    if outputs:
+        _without_effect(outputs)
     within = _kinds("structured_outputs.", outputs) if outputs else []
     if outputs and len(within) != 1:
         message = "structured_outputs must have exactly one of json, regex, choice, grammar and json_object: true"
@@ -98,14 +109,34 @@ def _given(body: Formats) -> list[tuple[str, Grammar | None]]:
     return [("response_format", _response_format(body.response_format)), *within, *guided]
 
 
+def _without_effect(asked: StructuredOutputs) -> None:
+    for name in asked.__struct_fields__[5:]:
+        if getattr(asked, name) not in (None, False):
+            message = f"structured_outputs.{name} is not supported; leave it out or send null"
+            raise InvalidRequest(f"structured_outputs.{name}", message)
+
+
 def _response_format(asked: ResponseFormat | None) -> Grammar | None:
-    if asked is None or (asked.type == "text" and asked.json_schema is None):
+    if asked is None:
         return None
-    if (asked.type == "json_schema") != (asked.json_schema is not None):
-        message = "response_format has a json_schema if, and only if, its type is json_schema"
+    if asked.type != "json_schema" and asked.json_schema is not None:
+        message = "response_format has a json_schema, so its type must be json_schema"
         raise InvalidRequest("response_format", message)
-    if asked.json_schema is None:
+    if asked.type == "text" and asked.schema is not None:
+        message = "response_format has a schema, so its type must be json_object or json_schema"
+        raise InvalidRequest("response_format", message)
+    if asked.json_schema is not None and asked.schema is not None:
+        message = "response_format has a json_schema and a schema; only one may say what the answer must be"
+        raise InvalidRequest("response_format", message)
+    if asked.type == "text":
+        return None
+    if asked.json_schema is None and asked.schema is not None:
+        return _schema("response_format", asked.schema)
+    if asked.type == "json_object":
         return Grammar("json")
+    if asked.json_schema is None:
+        message = "response_format is of type json_schema, so it must have a json_schema with a name and a schema"
+        raise InvalidRequest("response_format", message)
     if not _NAME.fullmatch(asked.json_schema.name):
         message = "response_format.json_schema.name must be 1 to 64 of the characters a-z A-Z 0-9 _ -"
         raise InvalidRequest("response_format", message)
@@ -122,7 +153,7 @@ def _kinds(prefix: str, asked: StructuredOutputs) -> list[tuple[str, Grammar | N
     if asked.choice is not None:
         kinds.append((f"{prefix}choice", _choice(f"{prefix}choice", asked.choice)))
     if asked.grammar is not None:
-        kinds.append((f"{prefix}grammar", _lark(f"{prefix}grammar", asked.grammar)))
+        kinds.append((f"{prefix}grammar", _grammar(f"{prefix}grammar", asked.grammar)))
     if asked.json_object:
         kinds.append((f"{prefix}json_object", Grammar("json")))
     return kinds
@@ -131,14 +162,19 @@ def _kinds(prefix: str, asked: StructuredOutputs) -> list[tuple[str, Grammar | N
 def _schema(field: str, schema: Schema) -> Grammar:
     if isinstance(schema, str):
         try:
-            schema = json.loads(schema)
+            schema = json.loads(schema, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(field, f"{field} is text that is not JSON: {error}") from error
     try:
-        check_schema(schema)
+        read = read_schema(schema)
     except GrammarError as error:
         raise InvalidRequest(field, f"{field}: {error}") from error
-    return Grammar("json_schema", json.dumps(schema, ensure_ascii=False))
+    return Grammar("json_schema", json.dumps(read, ensure_ascii=False))
+
+
+def _no_number(word: str) -> None:
+    """JSON has no such number, though Python's reader does."""
+    raise ValueError(f"{word} is no number")
 
 
 def _regex(field: str, pattern: str) -> Grammar:
@@ -155,9 +191,10 @@ def _choice(field: str, texts: list[str]) -> Grammar:
     return Grammar("choice", json.dumps(texts, ensure_ascii=False))
 
 
-def _lark(field: str, source: str) -> Grammar:
-    if "::=" in _QUOTED.sub("", source):
-        raise InvalidRequest(field, f"{field} is in the notation of GBNF or EBNF; it must be in Lark's")
+def _grammar(field: str, source: str) -> Grammar:
+    """Lark's notation, or GBNF, which writes `::=`."""
+    if is_gbnf(source):
+        return Grammar("gbnf", source)
     if "<" in _QUOTED.sub("", source):
         raise InvalidRequest(field, f"{field} names a token with <…>; special tokens cannot be part of an answer")
     return Grammar("lark", source)

@@ -7,14 +7,16 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, takewhile
+from shlex import quote
 from typing import Literal
 
 from headway.artifacts.files import ModelFiles
 from headway.clock import RealClock
-from headway.errors import DuplicateRequest, InvalidRequest, UnknownRequest
+from headway.errors import DuplicateRequest, InvalidRequest, TemplateBound, UnknownRequest
 from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
@@ -28,9 +30,12 @@ from headway.story.metrics import Metrics
 from headway.story.record import Record
 from headway.story.reducer import Story
 from headway.story.ring import EventRing
+from headway.text.answer import AnswerTexts
+from headway.text.probing import Probes
 from headway.text.template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
 from headway.text.tools import ToolFormat
+from headway.verdict import Never
 
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
@@ -86,6 +91,7 @@ class Front:
         on_change: Callable[[ToFront], None] = lambda message: None,
     ) -> None:
         self.served_name = served_name
+        self.options = options
         self.limits = limits or ServeLimits()
         self.room = WaitingRoom(self.limits.max_waiting_positions)
         self.clock = RealClock()
@@ -95,7 +101,10 @@ class Front:
         self._log_prompts = log_prompts
         self.metrics = Metrics(self.story)
         self.tokenizer = Tokenizer(files)
-        self.template = ChatTemplate(files)
+        self.answer_texts = AnswerTexts(self.tokenizer)
+        self.template = ChatTemplate(files, most_bytes=self.limits.max_body_bytes)
+        self.probes = Probes(self.template)
+        self.rendering = ThreadPoolExecutor(self.template.renderers.most, thread_name_prefix="rendering")
         self.files = files
         self.created = int(time.time())
         self.state: State = "loading"
@@ -143,6 +152,14 @@ class Front:
             self._moved_at = time.monotonic()
         self.link.say(Submit(new))
         return inbox
+
+    def refuse(self, request_id: str, received_at: int, verdict: Never) -> None:
+        """Tell the story of a request that could not be served even alone, and was not sent to the replica to learn
+        it. Raises DuplicateRequest for an id that is alive."""
+        self.check_free(request_id)
+        now = self.clock.now_ns()
+        self._fold(ev.Received(at=received_at, id=request_id, sent_at=now))
+        self._fold(ev.Refused(at=now, id=request_id, reason=verdict.rule, verdict=verdict))
 
     def cancel(self, request_id: str, by: str) -> None:
         """Ask the replica to end a request; its inbox tells when it has."""
@@ -195,15 +212,34 @@ class Front:
         """Where to look for a request that is not remembered any more."""
         if self.log is None:
             return "; a server with --event-log keeps the story of older ones"
-        return f"; an older one's story is in the event log: headway why {id} --log {self.log.path}"
+        return (
+            f"; an older one's story is in the event log: headway why {quote(id)} --log {quote(str(self.log.path))}"
+        )
 
     def _known(self, id: str) -> bool:
         return id in self.story.live or id in self.story.ended
 
-    @cached_property
+    @property
     def tool_format(self) -> ToolFormat:
         """How the model writes tool calls. Raises InvalidRequest for one that does not."""
-        return ToolFormat.of(self.template)
+        if isinstance(self._tool_format, str):
+            raise InvalidRequest("tools", self._tool_format)
+        return self._tool_format
+
+    @cached_property
+    def _tool_format(self) -> ToolFormat | str:
+        """Or why there is none."""
+        try:
+            return ToolFormat.of(self.template)
+        except TemplateBound:  # a busy machine may have been the cause
+            raise
+        except InvalidRequest as error:
+            return str(error)
+
+    def close(self) -> None:
+        """Nothing is rendered any more."""
+        self.template.close()
+        self.rendering.shutdown(wait=False, cancel_futures=True)
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -318,5 +354,5 @@ class Front:
         self.metrics.fold(event)
         self.story.fold(event)
         self.ring.append(event)
-        if self.log is not None:
-            self.log.append(event)
+        if self.log is not None and not self.log.append(event):
+            self.metrics.lose_logged()

@@ -10,9 +10,10 @@ import hmac
 import ipaddress
 from hashlib import sha256
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from headway.serve.errors import Refusal
+from headway.serve.origins import Origins
 
 #: Asked by whoever watches the process, and by a browser before it knows a key.
 OPEN_PATHS = frozenset({"/health", "/ready", "/"})
@@ -26,19 +27,22 @@ class Guard:
     """Judges each exchange by its headers alone, before its path or id is looked at.
 
     key        what `Authorization: Bearer KEY` must say; None lets everyone in
-    origins    pages that may call besides our own, as browsers write them: `https://example.com`
+    origins    pages that may call besides our own (see `origins.py`)
     loopback   the server listens on a loopback address, so no other name can be right
     """
 
     def __init__(self, *, key: str | None = None, origins: tuple[str, ...] = (), loopback: bool = False) -> None:
         self._key = None if key is None else _digest(key.encode())
-        self.origins = origins
-        self._named = {origin.partition("://")[2] for origin in origins}
+        self._origins = Origins(origins)
         self._loopback = loopback
 
     @property
     def needs_key(self) -> bool:
         return self._key is not None
+
+    def shared(self, app: ASGIApp) -> ASGIApp:
+        """`app`, whose answers, refusals included, may be read by pages of the allowed origins."""
+        return self._origins.shared(app)
 
     def refusal(self, scope: Scope) -> Refusal | None:
         """Why this exchange may not go on; None when it may."""
@@ -48,7 +52,7 @@ class Guard:
         if not self._loopback:
             return None
         for host in _all(scope, b"host"):
-            if not _is_loopback(host) and _without_own_port(host, scope["scheme"]) not in self._named:
+            if not _is_loopback(host) and not self._origins.name(_without_own_port(host, scope["scheme"])):
                 text = (
                     f"the server listens on this machine alone, and Host is {host!r}, which is no loopback name or "
                     "address; --allow-origin admits a name"
@@ -57,21 +61,27 @@ class Guard:
         return None
 
     def _origin(self, scope: Scope) -> Refusal | None:
-        if scope["method"] not in _CHANGING:
+        asks_first = _asks_first(scope)
+        if scope["method"] not in _CHANGING and not asks_first:
             return None
         scheme = scope["scheme"]
         own = {f"{scheme}://{_without_own_port(host, scheme)}" for host in _all(scope, b"host")}
         for origin in _all(scope, b"origin"):
-            if origin.lower() not in own and origin.lower() not in self.origins:
+            if origin.lower() not in own and not self._origins.allow(origin):
+                how = f"--allow-origin {origin} admits it"
+                if origin in ("", "null"):  # no page is alone in having that one
+                    how = "only --allow-origin '*' admits it, as any page can call itself so"
                 text = (
                     f"the page's origin is {origin!r} and the server's own is {', '.join(sorted(own)) or 'unknown'}; "
-                    "--allow-origin admits another one"
+                    f"{how}"
                 )
                 return Refusal(403, text, code="origin_not_allowed", param="origin")
         return None
 
     def _authorization(self, scope: Scope) -> Refusal | None:
         path = scope["path"]
+        if _asks_first(scope):
+            return None
         if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
             return None
         given = _all(scope, b"authorization")
@@ -81,6 +91,11 @@ class Guard:
         if not hmac.compare_digest(_digest(key.strip().encode("latin-1")), self._key):
             return _unauthorized("the API key is not the right one", ', error="invalid_token"')
         return None
+
+
+def _asks_first(scope: Scope) -> bool:
+    """Whether a browser asks for a page what it may, before it sends what it was told to."""
+    return scope["method"] == "OPTIONS" and bool(_all(scope, b"access-control-request-method"))
 
 
 def _unauthorized(message: str, more: str) -> Refusal:

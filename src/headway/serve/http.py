@@ -1,32 +1,32 @@
-"""The HTTP server under the application: its socket, its connections, its log, and its end."""
+"""The HTTP server under the application: its socket, its log, and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
 import socket
-import struct
 import sys
 import traceback
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headway.errors import ConfigError
 from headway.serve.app import make_app
+from headway.serve.connection import Connection
 from headway.serve.front import Front
 from headway.serve.guard import Guard
-from headway.serve.visit import OUTGOING
+from headway.serve.limits import ServeLimits
 
-if sys.platform == "linux":
-    from fcntl import ioctl
-    from termios import TIOCOUTQ
+if sys.platform != "win32":
+    import resource
 
 #: How long answers may still grow after the server was told to stop, and how long their ends may take.
 _DRAIN_S = 8
@@ -34,6 +34,8 @@ _LAST_WORDS_S = 2
 #: What the kernel holds for a client that does not read (Linux doubles it); without a bound it would be megabytes.
 _SEND_BUFFER_BYTES = 128 << 10
 _LOOK_S = 0.05
+#: Files that a server opens besides connections: its log, its replica's sockets, models while they load.
+_OTHER_FILES = 64
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -42,46 +44,27 @@ def listen(host: str, port: int) -> socket.socket:
 
     asyncio turns Nagle's algorithm off only where the protocol is named: without it small answers take 40 ms."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    except OSError as error:
+        raise ConfigError("--host", f"{host} is of a kind that this machine lacks: {error.strerror}") from error
     if sys.platform != "win32":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)  # connections inherit it
     try:
         listener.bind((host, port))
         listener.listen(2048)
+    except (TypeError, ValueError) as error:  # a name that no name service can be asked for
+        listener.close()
+        raise ConfigError("--host", f"{host!r} is not an address or a name: {error}") from error
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            text = f"{host} is no address of this machine: {reason}; give 127.0.0.1, or 0.0.0.0 for all of its own"
+            raise ConfigError("--host", text) from error
         raise ConfigError("--port", f"{host}:{port} cannot be listened on: {reason}") from error
     return listener
-
-
-class _Connection(H11Protocol):
-    """Lets the application see whether a client reads (`Outgoing`), and end the connection of one that does not:
-    closing it would wait for that client."""
-
-    def __init__(self, *, app_state: dict[str, Any], patience_s: float, **rest: Any) -> None:
-        super().__init__(app_state=app_state | {OUTGOING: self}, **rest)
-        self._patience_s = patience_s
-
-    def untaken(self) -> int:
-        untaken: int = self.transport.get_write_buffer_size()
-        connection = self.transport.get_extra_info("socket")
-        if sys.platform == "linux" and connection is not None:
-            with contextlib.suppress(OSError):  # the connection is lost: nobody will ask again
-                untaken += struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, b"\0" * 4))[0]
-        return untaken
-
-    def abort(self) -> None:
-        """A reset, not an end: else the kernel would go on offering what it holds."""
-        if (connection := self.transport.get_extra_info("socket")) is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():
-            self.loop.call_later(self._patience_s, self.abort)
 
 
 class Server(uvicorn.Server):
@@ -91,7 +74,8 @@ class Server(uvicorn.Server):
     def __init__(self, front: Front, guard: Guard, *, log_prompts: bool = False) -> None:
         config = uvicorn.Config(
             make_app(front, guard),
-            http=partial(_Connection, patience_s=front.limits.slow_reader_seconds),  # type: ignore[arg-type]
+            http=partial(Connection, limits=_within_open_files(front.limits)),  # type: ignore[arg-type]
+            timeout_keep_alive=front.limits.keep_alive_seconds,  # type: ignore[arg-type]
             ws="none",
             log_level="warning",
             access_log=False,
@@ -142,6 +126,15 @@ class Server(uvicorn.Server):
             with contextlib.suppress(OSError):  # nobody reads it any more
                 stream.flush()
         os._exit(128 + self._second)
+
+
+def _within_open_files(limits: ServeLimits) -> ServeLimits:
+    """Each connection is an open file; some are left for what the server itself opens."""
+    if sys.platform == "win32":
+        return limits
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limits.max_connections if soft == resource.RLIM_INFINITY else max(1, soft - _OTHER_FILES)
+    return replace(limits, max_connections=min(limits.max_connections, most))
 
 
 def serve(server: Server, listener: socket.socket) -> None:

@@ -1,4 +1,5 @@
-"""What one exchange may take of the server: bytes and seconds of a body, seconds of a life, patience with readers."""
+"""What one exchange may take of the server: bytes and seconds of a body, seconds of a life, patience with readers.
+And what a connection may: seconds of silence, seconds of headers."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from headway.serve.errors import Refusal
 @dataclass(frozen=True)
 class ServeLimits:
     """The bounds of the HTTP server (see `headway serve --help`). `body_seconds` is how long a body may take to
-    arrive, from the headers on."""
+    arrive, from the headers on; `header_seconds` is the same for headers, from their first byte on. A stream in which
+    nothing happens sends a comment every `comment_seconds`, so that no proxy takes it for dead."""
 
     max_waiting: int = 512
     max_waiting_positions: int = 1 << 20
@@ -21,13 +23,17 @@ class ServeLimits:
     max_body_bytes: int = 32 << 20
     body_seconds: float = 30.0
     slow_reader_seconds: float = 30.0
+    keep_alive_seconds: float = 75.0
+    header_seconds: float = 15.0
+    comment_seconds: float = 15.0
+    max_connections: int = 2048
 
 
 def length_refusal(scope: Scope, limits: ServeLimits) -> Refusal | None:
     """A body that is too large by its own account is refused before any of it is read."""
     given = dict(scope["headers"]).get(b"content-length", b"0")
     length = int(given) if given.isdigit() else 0
-    return _too_large(f"{length}", limits) if length > limits.max_body_bytes else None
+    return too_large(f"{length}", limits) if length > limits.max_body_bytes else None
 
 
 class BoundedBody:
@@ -52,10 +58,11 @@ class BoundedBody:
         self._bytes += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._bytes > self._limits.max_body_bytes:
-            raise _too_large(f"at least {self._bytes}", self._limits)
+            raise too_large(f"at least {self._bytes}", self._limits)
         return message
 
 
-def _too_large(length: str, limits: ServeLimits) -> Refusal:
-    text = f"the body is {length} bytes, and --max-body is {limits.max_body_bytes}"
+def too_large(length: str, limits: ServeLimits, how: str = "") -> Refusal:
+    """The refusal (413) of a body of `length` bytes, `how` they were counted."""
+    text = f"the body is {length} bytes{how and ' ' + how}, and --max-body is {limits.max_body_bytes}"
     return Refusal(413, text, code="body_too_large", param="body")

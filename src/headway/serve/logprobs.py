@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 from headway.plan import TokenLogprob
@@ -17,10 +17,12 @@ LOWEST = -9999.0
 
 
 class Spelling:
-    """How one model's tokens read, one at a time. A token that is not whole UTF-8 reads `bytes:\\xf0\\x9f`."""
+    """How one model's tokens read, one at a time. A token that is not whole UTF-8 reads `bytes:\\xf0\\x9f`. Special
+    tokens in `shown` are part of the text."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
 
     def text(self, token: int) -> str:
         raw = self._tokenizer.token_bytes(token)
@@ -39,10 +41,7 @@ class Spelling:
             "text_offset": list(offsets),
             "tokens": [self.text(token) for token, _ in told],
             "token_logprobs": [None if one is None else _finite(one.logprob) for _, one in told],
-            "top_logprobs": [
-                None if one is None else {self.text(token): _finite(value) for token, value in one.top}
-                for _, one in told
-            ],
+            "top_logprobs": [None if one is None else self._by_text(one) for _, one in told],
         }
 
     def prompt(self, told: Told) -> list[dict[str, Any] | None]:
@@ -50,7 +49,7 @@ class Spelling:
         return [None if one is None else self._by_id(one) for _, one in told]
 
     def offsets(self) -> Offsets:
-        return Offsets(self._tokenizer)
+        return Offsets(self._tokenizer, self._shown)
 
     def _entry(self, one: TokenLogprob) -> dict[str, Any]:
         top = [self._row(token, value) for token, value in one.top]
@@ -59,6 +58,10 @@ class Spelling:
     def _row(self, token: int, logprob: float) -> dict[str, Any]:
         raw = self._tokenizer.token_bytes(token)
         return {"token": self.text(token), "logprob": _finite(logprob), "bytes": list(raw)}
+
+    def _by_text(self, one: TokenLogprob) -> dict[str, float]:
+        """The likeliest tokens, and the token itself where it is none of them: one more than were asked for."""
+        return {self.text(token): _finite(value) for token, value in (*one.top, (one.token, one.logprob))}
 
     def _by_id(self, one: TokenLogprob) -> dict[str, Any]:
         rows = [(one.token, one.logprob, one.rank)]
@@ -72,8 +75,8 @@ class Spelling:
 class Offsets:
     """Where in the growing text of one choice its tokens begin, in characters."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._text = Detokenizer(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:
+        self._text = Detokenizer(tokenizer, shown=shown)
         self._length = 0
 
     def take(self, told: Told) -> list[int]:

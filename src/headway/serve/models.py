@@ -28,14 +28,21 @@ async def one_model(request: Request) -> Response:
 
 async def health(request: Request) -> Response:
     """200 while there is progress: it fails when work is present and nothing has moved for a minute, and when no
-    replica can be had."""
+    replica can be had. `event_log_failure` says why --event-log ended, which stops nothing else."""
     front: Front = request.app.state.front
     stuck_s = front.stuck_s()
     if stuck_s > STUCK_AFTER_S:
         raise Refusal(503, f"work is present and nothing has moved for {stuck_s:.0f} s", code="stuck")
     if front.state == "failed":
         raise Refusal(503, f"the model could not be loaded: {front.failure}", code="failed")
-    return JSONResponse({"status": "ok", "state": front.state, "step": front.story.step})
+    return JSONResponse(
+        {
+            "status": "ok",
+            "state": front.state,
+            "step": front.story.step,
+            "event_log_failure": front.log.failure if front.log else None,
+        }
+    )
 
 
 async def ready(request: Request) -> Response:

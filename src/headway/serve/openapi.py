@@ -43,7 +43,8 @@ REFUSALS = {
     404: "There is no such model or request.",
     408: "The body took too long to arrive.",
     409: "A live request has that `x-request-id`.",
-    413: "The body is larger than `--max-body`.",
+    413: "The body is larger than `--max-body`, or holds more values than could be served.",
+    415: "The body's `content-encoding` is not gzip, deflate or identity.",
     429: "The queue is full; `retry-after` says in how many seconds to come again.",
     499: "The request was cancelled.",
     500: "Headway failed.",
@@ -52,8 +53,8 @@ REFUSALS = {
 }
 #: Whatever is asked, this may be the answer.
 _ALWAYS = (400, 403, 413, 500)
-_READING = (408,)
-_GENERATING = (404, 408, 409, 429, 499, 503, 504)
+_READING = (408, 415)
+_GENERATING = (404, 408, 409, 415, 429, 499, 503, 504)
 
 
 @dataclass(frozen=True)

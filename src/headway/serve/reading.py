@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from headway.errors import InvalidRequest
 
+T = TypeVar("T")
 StructT = TypeVar("StructT", bound=msgspec.Struct)
+#: Up to here a body is read faster than a thread is asked to.
+_SMALL_BYTES = 64 << 10
+
+
+async def read_aside(read: Callable[[bytes], T], data: bytes) -> T:
+    """`read(data)`, for a large body in another thread: only decoding itself holds the loop, not what Python does
+    with each value (see `jsonsize.py`)."""
+    return read(data) if len(data) <= _SMALL_BYTES else await asyncio.to_thread(read, data)
 
 
 def only(query: Mapping[str, str], *names: str) -> None:
@@ -23,7 +34,7 @@ def only(query: Mapping[str, str], *names: str) -> None:
 def read_object(data: bytes) -> dict[str, Any]:
     """A JSON object. Raises InvalidRequest."""
     try:
-        raw = msgspec.json.decode(data or b"null")
+        raw = msgspec.json.decode(data.removeprefix(BOM_UTF8) or b"null")  # RFC 8259 8.1 lets a reader ignore it
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest("body", f"the body is not JSON: {error}") from error
     if not isinstance(raw, dict):
@@ -32,10 +43,12 @@ def read_object(data: bytes) -> dict[str, Any]:
 
 
 def as_struct(kind: type[StructT], given: dict[str, Any]) -> StructT:
-    """`given` as `kind`; nulls count as absent, and 1.0 is a whole number, as JSON schema has it. Raises
-    InvalidRequest naming the first field that is wrong."""
+    """`given` as `kind`. Nulls count as absent, except of fields whose default is `UNSET`, which tell the two apart;
+    1.0 is a whole number, as JSON schema has it. Raises InvalidRequest naming the first field that is wrong."""
+    told_apart = {field.name for field in msgspec.structs.fields(kind) if field.default is msgspec.UNSET}
+    kept = {name: _whole(value) for name, value in given.items() if value is not None or name in told_apart}
     try:
-        return msgspec.convert({name: _whole(value) for name, value in given.items() if value is not None}, kind)
+        return msgspec.convert(kept, kind)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_field(error), str(error)) from error
 

@@ -2,8 +2,9 @@
 
 A prompt's positions are known only once it was tokenised, and tokenising is work. So an exchange claims an upper
 bound before, corrects it to the true count afterwards, and splits it among its requests as they are submitted. Each
-request gives its part back when it is admitted, or over. A claim is made without waiting for anything: of two prompts
-that fit one by one but not together, the second is refused however close together they come.
+request gives its part back when it is admitted, or over. A bound may be far above the true count, so one beyond the
+whole room claims all of it: when nobody waits, the true count decides. A claim is made without waiting for anything:
+of two prompts that fit one by one but not together, the second is refused however close together they come.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shortfall:
-    """There is no room: `have` positions are left of `limit`, and `need` are wanted."""
+    """There is no room now: `have` positions are left of `limit`, and `need` are claimed."""
 
     need: int
     have: int
     limit: int
 
     def __str__(self) -> str:
-        alone = " even when nobody waits" if self.need > self.limit else ""
         return (
             f"the prompt may have {self.need} positions, and there is room for {self.have} of the {self.limit} that "
-            f"may wait{alone}; --max-waiting-positions raises the limit"
+            "may wait; --max-waiting-positions raises the limit"
         )
 
 
@@ -36,8 +36,9 @@ class WaitingRoom:
         self.coming = 0
 
     def claim(self, positions: int, requests: int = 1) -> Claim | Shortfall:
-        """Claim room for at most `positions` positions of `requests` requests; changes nothing when there is none."""
-        have = max(0, self.limit - self.positions)
+        """Claim room for at most `positions` positions of `requests` requests, or all the room there is when they may
+        be more; changes nothing when that is not free."""
+        positions, have = min(positions, self.limit), max(0, self.limit - self.positions)
         if positions > have:
             return Shortfall(positions, have, self.limit)
         self.coming += requests

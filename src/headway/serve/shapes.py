@@ -37,8 +37,8 @@ class Choice:
 @dataclass
 class Shape:
     """What all answers to one exchange share. `id` carries OpenAI's prefix; `spelling` is there when logprobs are
-    asked for; special tokens in `shown` are part of the text; with `tells_scores` each choice of an unstreamed answer
-    has vLLM's `prompt_logprobs`."""
+    asked for; special tokens in `shown` are part of the text, but for one of `unsaid` that ends it; with `keeps_stop`
+    the stop string is too; with `tells_scores` each choice of an unstreamed answer has vLLM's `prompt_logprobs`."""
 
     prefix: str
     object: str
@@ -48,6 +48,8 @@ class Shape:
     spelling: Spelling | None = None
     choices: dict[int, Choice] = field(default_factory=dict)
     shown: frozenset[int] = frozenset()
+    unsaid: frozenset[int] = frozenset()
+    keeps_stop: bool = False
     tells_scores: bool = False
 
     def choice_of(self, index: int) -> Choice:
@@ -142,10 +144,12 @@ def completion_shape(id: str, model: str, created: int, spelling: Spelling | Non
     return Shape("cmpl-", "text_completion", id, model, created, spelling)
 
 
-def usage(records: Sequence[Record]) -> dict[str, Any]:
-    """Tokens of all prompts (and how many of them were reused) and of all answers together."""
+def usage(records: Sequence[Record], emitted: int | None = None) -> dict[str, Any]:
+    """Tokens of all prompts (and how many of them were reused) and of all answers together: `emitted`, where a stream
+    tells no more than that yet."""
     prompt = sum(record.sequences[0].prompt for record in records)
-    emitted = sum(sequence.emitted for record in records for sequence in record.sequences)
+    if emitted is None:
+        emitted = sum(sequence.emitted for record in records for sequence in record.sequences)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": emitted,

@@ -15,7 +15,7 @@ from headway.request import Stage
 from headway.serve.front import Front
 from headway.serve.reading import only
 from headway.serve.shapes import plain_ids
-from headway.story.explain import request_view
+from headway.story.explain import request_views
 
 #: Requests on a page of `/v1/requests`: unless told otherwise, and at most.
 PAGE = 100
@@ -24,7 +24,7 @@ MOST_ON_A_PAGE = 1000
 
 async def requests(request: Request) -> Response:
     """Live requests in order of arrival, then the remembered ones, the latest first; each id once. `?stage=` keeps
-    one stage, `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one."""
+    one stage, `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one, whatever its stage is by now."""
     front: Front = request.app.state.front
     query = request.query_params
     only(query, "after", "limit", "stage")
@@ -33,14 +33,12 @@ async def requests(request: Request) -> Response:
         raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
     live, ended = front.story.live, front.story.ended
     records = [*live.values(), *(record for record in reversed(ended.values()) if record.id not in live)]
+    if (after := query.get("after")) is not None:
+        records = records[_place([record.id for record in records], after) + 1 :]
     if stage is not None:
         records = [record for record in records if record.stage == stage]
-    if after := query.get("after"):
-        ids = [record.id for record in records]
-        known = [id for id in plain_ids(after) if id in ids]
-        records = records[ids.index(known[0]) + 1 :] if known else []
     now = front.clock.now_ns()
-    data = [request_view(front.story, record, now) for record in records[:limit]]
+    data = request_views(front.story, records[:limit], now)
     return JSONResponse({"data": data, "next": records[limit - 1].id if len(records) > limit else None})
 
 
@@ -52,7 +50,7 @@ async def one_request(request: Request) -> Response:
     records = front.find(id)
     if request.method == "DELETE":
         await asyncio.gather(*map(front.cancelled, records))
-    views = [request_view(front.story, record, front.clock.now_ns()) for record in records]
+    views = request_views(front.story, records, front.clock.now_ns())
     if records[0].id in plain_ids(id):
         return JSONResponse(views[0])
     return JSONResponse({"id": records[0].id.rpartition("~")[0], "data": views})
@@ -81,6 +79,16 @@ async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     front: Front = request.app.state.front
     return Response(front.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _place(ids: list[str], after: str) -> int:
+    for id in plain_ids(after):
+        if id in ids:
+            return ids.index(id)
+    text = (
+        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; begin again without it"
+    )
+    raise InvalidRequest("after", text)
 
 
 def _limit(text: str | None) -> int:

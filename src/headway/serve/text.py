@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -13,17 +15,21 @@ from starlette.routing import Route
 
 from headway.errors import InvalidRequest
 from headway.request import TextRequest
-from headway.serve.bodies import ChatBody, CompletionBody, read_body
+from headway.serve.bodies import ChatBody, CompletionBody, StreamOptions, read_body
 from headway.serve.errors import Refusal
 from headway.serve.formats import Asked, asked_grammar
 from headway.serve.front import Front
 from headway.serve.generate import Answer
 from headway.serve.logprobs import Spelling
+from headway.serve.never import Wanted
+from headway.serve.overlong import refuse_over_long
+from headway.serve.prompts import chat_prompt
+from headway.serve.reading import read_aside
 from headway.serve.shapes import ChatShape, Shape, chat_shape, completion_shape
-from headway.serve.tools import Tools, prompt_text, read_tools
+from headway.serve.tools import Tools, read_tools
 from headway.serve.toolshapes import tool_shape
 from headway.serve.visit import visit
-from headway.serve.waiting import claim_room, refuse_when_full
+from headway.serve.waiting import claim_room, refuse_when_full, settle_claim
 
 
 async def chat(request: Request) -> Response:
@@ -31,29 +37,35 @@ async def chat(request: Request) -> Response:
     front: Front = request.app.state.front
     _admissible(front)
     data = await request.body()
-    body, ignored = read_body(ChatBody, data)
+    body, ignored = await read_aside(partial(read_body, ChatBody), data)
     served(front, body.model)
-    if not body.messages:
-        raise InvalidRequest("messages", "messages is empty; at least one message is needed")
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    claim_room(front, visit(request), len(data))
-    text = await asyncio.to_thread(prompt_text, front, body.messages, tools)
-    prompt = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=False)
-    return await _generate(request, front, body, [Prompt(prompt)], ignored, tools=tools)
+    current = visit(request)
+    claim_room(front, current, [len(data)])
+    chat = await chat_prompt(front, body.messages, body, tools)
+    await refuse_over_long(front, _asks(body, [chat.text]), current)
+    prompt = await asyncio.to_thread(front.tokenizer.encode, chat.text, add_bos=False)
+    return await _generate(request, front, body, [Prompt(prompt)], [*ignored, *chat.ignored], tools=tools)
 
 
 async def completions(request: Request) -> Response:
     """A plain prompt, as text or as token ids, or a list of prompts: then each is a request of its own."""
     front: Front = request.app.state.front
     _admissible(front)
-    body, ignored = read_body(CompletionBody, await request.body())
+    body, ignored, listed = await read_aside(_read_completion, await request.body())
     served(front, body.model)
-    listed = body.prompts()
     given = [body.prompt] if listed is None else listed
-    claim_room(front, visit(request), sum(len(each.encode() if isinstance(each, str) else each) for each in given),
-               requests=len(given))  # fmt: skip
-    prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body.echo) for each in given])
+    current = visit(request)
+    claim_room(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
+    await refuse_over_long(front, _asks(body, given, listed=listed is not None), current)
+    prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body) for each in given])
     return await _generate(request, front, body, prompts, ignored, listed=listed is not None)
+
+
+def _read_completion(data: bytes) -> tuple[CompletionBody, list[str], list[str | list[int]] | None]:
+    """With the prompts, if there is a list of them."""
+    body, ignored = read_body(CompletionBody, data)
+    return body, ignored, body.prompts()
 
 
 @dataclass(frozen=True)
@@ -64,11 +76,11 @@ class Prompt:
     echo: str | None = None
 
 
-def _prompt(front: Front, given: str | list[int], echo: bool) -> Prompt:
+def _prompt(front: Front, given: str | list[int], body: CompletionBody) -> Prompt:
     if isinstance(given, str):
-        return Prompt(front.tokenizer.encode(given), given if echo else None)
-    text = front.tokenizer.decode(given) if echo else None
-    return Prompt(given, text)
+        tokens = front.tokenizer.encode(given, add_bos=None if body.add_special_tokens else False)
+        return Prompt(tokens, given if body.echo else None)
+    return Prompt(given, front.tokenizer.decode(given, skip_special=body.skip_special_tokens) if body.echo else None)
 
 
 async def _generate(
@@ -83,35 +95,38 @@ async def _generate(
 ) -> Response:
     current = visit(request)
     _refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
-    assert current.claim is not None and front.ready is not None
-    current.claim.correct(sum(len(prompt.tokens) for prompt in prompts))
+    assert front.ready is not None
     front.check_free(current.id)
+    await refuse_over_long(front, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
+    field = "messages" if isinstance(body, ChatBody) else "prompt"
+    settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
     asked = _asked(front, body, tools)
+    if body.priority and not front.options.heeds_priority:
+        body.priority = 0
+        ignored = [*ignored, "priority"]
     news = [
         _new(body, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
         for i, prompt in enumerate(prompts)
     ]
     for new in news:
-        new.check(front.ready.facts.vocab)  # here, so that what means nothing costs the step nothing
+        new.check(front.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
     shape, echoes = _shape(front, body, current.id, tools), [prompt.echo for prompt in prompts]
-    answer = Answer(front, shape, news, echoes, current, asked.field if asked else None)
+    wanted = [_wanted(body, len(new.prompt), i if listed else None) for i, new in enumerate(news)]
+    answer = Answer(front, shape, news, echoes, current, wanted, asked.field if asked else None)
     if not body.stream:
         return await answer.whole(request, headers)
-    include_usage = body.stream_options is not None and body.stream_options.include_usage
-    return await answer.stream(request, headers, include_usage=bool(include_usage))
+    options = body.stream_options or StreamOptions()
+    return await answer.stream(
+        request, headers, include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+    )  # fmt: skip
 
 
 def _asked(front: Front, body: ChatBody | CompletionBody, tools: Tools | None) -> Asked | None:
     """What the answer must be, whichever field says it. Raises InvalidRequest."""
     asked = asked_grammar(body)
-    if tools is None:
-        return asked
-    if asked is not None:
-        message = f"{asked.field} and tools are not supported together: an answer is a call or what the field says"
-        raise InvalidRequest(asked.field, message)
-    forced = tools.grammar(front.tool_format, front.tokenizer)
-    return None if forced is None else Asked(forced, "tools")
+    return asked if tools is None else tools.grammar(front.tool_format, front.tokenizer, asked)
 
 
 def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, asked: Asked | None) -> TextRequest:
@@ -141,10 +156,35 @@ def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, a
     )
 
 
+def _asks(
+    body: ChatBody | CompletionBody, prompts: Sequence[str | list[int]], *, listed: bool = False
+) -> list[tuple[str | list[int], Wanted]]:
+    """Each prompt with what is wanted of it; how many positions it has is yet to be found out."""
+    return [(prompt, _wanted(body, 0, i if listed else None)) for i, prompt in enumerate(prompts)]
+
+
+def _wanted(body: ChatBody | CompletionBody, prompt: int, place: int | None) -> Wanted:
+    """What is wanted of a prompt of `prompt` positions, number `place` of a list."""
+    return Wanted(
+        prompt=prompt,
+        most_tokens=body.most_tokens,
+        n=body.n or 1,
+        prompt_field="messages" if isinstance(body, ChatBody) else "prompt",
+        place=place,
+        tokens_field=body.tokens_field,
+    )
+
+
 def _shape(front: Front, body: ChatBody | CompletionBody, id: str, tools: Tools | None) -> Shape:
     make = chat_shape if isinstance(body, ChatBody) else completion_shape
     wanted = body.top is not None or body.prompt_logprobs is not None
-    shape = make(id, front.served_name, int(time.time()), Spelling(front.tokenizer) if wanted else None)
+    shown = frozenset[int]() if body.skip_special_tokens else frozenset(front.tokenizer.special_ids)
+    spelling = Spelling(front.tokenizer, shown) if wanted else None
+    shape = make(id, front.served_name, int(time.time()), spelling)
+    shape.shown, shape.keeps_stop = shown, body.include_stop_str_in_output
+    if shown and not shape.keeps_stop:
+        assert front.ready is not None
+        shape.unsaid = shown & frozenset(front.ready.facts.eos_ids)
     shape.tells_scores = body.prompt_logprobs is not None
     if tools is not None and isinstance(shape, ChatShape):
         return tool_shape(shape, tools, front.tool_format, front.tokenizer)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headway.errors import GrammarError, InvalidRequest
 from headway.plan import Grammar
-from headway.serve.front import Front
-from headway.text.schemas import check_schema
+from headway.serve.formats import MOST_SOURCE, Asked
+from headway.text.schemas import read_schema
 from headway.text.tokenizer import Tokenizer
 from headway.text.toolcalls import ToolCallParser
-from headway.text.toolgrammar import forced_calls
-from headway.text.toolhistory import as_template_wants, checked, has_calls
+from headway.text.toolgrammar import calls_or_json, forced_calls
 from headway.text.tools import NAME, ToolFormat
 
 _MOST_TOOLS = 128
@@ -37,21 +38,46 @@ class Tools:
     several: bool
 
     def parser(self, format: ToolFormat) -> ToolCallParser:
-        return ToolCallParser(format, self.functions, None if self.several else 1)
+        return ToolCallParser(format, self.functions, None if self.several else 1, forced=bool(self.forced))
 
-    def grammar(self, format: ToolFormat, tokenizer: Tokenizer) -> Grammar | None:
-        """What a forced answer must be; None leaves the model free. Raises InvalidRequest for a schema that no answer
-        can be held to."""
-        if not self.forced:
+    def grammar(self, format: ToolFormat, tokenizer: Tokenizer, text: Asked | None) -> Asked | None:
+        """What the answer must be. `text` is what the body says about answers: where a call is forced there is none,
+        and otherwise an answer is calls or such a text. None leaves the model free. Raises InvalidRequest for a
+        schema that no answer can be held to, and for a `text` that is not JSON."""
+        if self.forced:
+            functions = self._schemas(self.forced)
+            return Asked(self._made(forced_calls, format, functions, tokenizer), "tools")
+        if text is None:
             return None
-        functions = {name: self.functions[name] for name in self.forced}
+        if text.grammar.kind not in ("json", "json_schema"):
+            message = f"{text.field} and tools are not supported together; with tools, text can be held to JSON only"
+            raise InvalidRequest(text.field, message)
+        schema = json.loads(text.grammar.source or '{"type": "object"}')
+        make = partial(calls_or_json, text=schema)
+        return Asked(self._made(make, format, self._schemas(tuple(self.functions)), tokenizer), text.field)
+
+    def _schemas(self, names: Sequence[str]) -> dict[str, Any]:
+        """Of the functions with these names: what their arguments must be, if the model calls them."""
+        read = {}
         for i, (name, schema) in enumerate(self.functions.items()):
             field = f"tools[{i}].function.parameters"
             try:
-                check_schema(schema if name in functions else {})
+                if name in names:
+                    read[name] = read_schema({"type": "object", **schema})
             except GrammarError as error:
                 raise InvalidRequest(field, f"{field}: {error}") from error
-        return forced_calls(format, functions, tokenizer.added, several=self.several)
+        return read
+
+    def _made(
+        self, make: Callable[..., Grammar], format: ToolFormat, functions: Mapping[str, Any], tokenizer: Tokenizer
+    ) -> Grammar:
+        try:
+            grammar = make(format, functions, tokenizer.added, several=self.several)
+        except GrammarError as error:
+            raise InvalidRequest("tools", f"tools: {error}") from error
+        if (size := len(grammar.source)) > MOST_SOURCE:
+            raise InvalidRequest("tools", f"tools make a grammar of {size} characters; the limit is {MOST_SOURCE}")
+        return grammar
 
 
 def read_tools(tools: Sequence[Any], choice: str | Mapping[str, Any] | None, parallel: bool | None) -> Tools | None:
@@ -72,16 +98,6 @@ def read_tools(tools: Sequence[Any], choice: str | Mapping[str, Any] | None, par
         return None
     several = parallel is not False and not isinstance(choice, Mapping)
     return Tools([dict(tool) for tool in tools], functions, forced, several)
-
-
-def prompt_text(front: Front, messages: Sequence[Mapping[str, Any]], tools: Tools | None, **variables: Any) -> str:
-    """The conversation through the chat template, with what is offered and what was called. Raises InvalidRequest,
-    also for a model whose template has no tools."""
-    plain = checked(messages)
-    if tools is None and not has_calls(plain):
-        return front.template.render(plain, **variables)
-    offered = None if tools is None else tools.given
-    return front.template.render(as_template_wants(plain, front.tool_format), tools=offered, **variables)
 
 
 def _function(where: str, tool: Any) -> tuple[str, dict[str, Any]]:

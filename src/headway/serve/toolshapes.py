@@ -41,7 +41,7 @@ class ToolShape(ChatShape):
     """Chat in which calls are told from content; both are streamed as they come.
 
     The reason of the end is `tool_calls` if the answer ended by itself and its calls are whole. An answer that was
-    cut off keeps the reason why, and a call that was cut off the arguments it has.
+    cut off keeps the reason why, and a call that was cut off the arguments it has; one without its name is left out.
     """
 
     tools: Tools = field(kw_only=True)
@@ -64,7 +64,7 @@ class ToolShape(ChatShape):
             deltas.append({"role": "assistant", "content": None})
         events = message.parser.push(text)
         if finish is not None:
-            events += message.parser.finish()
+            events += message.parser.finish(cut=finish == "length")
         deltas += [message.add(event) for event in events]
         if told and self.spelling and not deltas:
             deltas.append({"content": ""})  # all of it is held back, or a marker
@@ -86,4 +86,6 @@ def tool_shape(plain: ChatShape, tools: Tools, format: ToolFormat, tokenizer: To
         if id in tokenizer.special_ids and any(text in literal for literal in format.literals)
     }
     same = {each.name: getattr(plain, each.name) for each in fields(plain)}
-    return ToolShape(**same | {"shown": frozenset(shown)}, tools=tools, format=format)
+    return ToolShape(
+        **same | {"shown": plain.shown | shown, "unsaid": plain.unsaid - shown}, tools=tools, format=format
+    )

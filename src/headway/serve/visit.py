@@ -11,11 +11,14 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headway.serve.coding import InflatedBody, body_coding
 from headway.serve.errors import Refusal
 from headway.serve.front import Front
 from headway.serve.guard import Guard
+from headway.serve.jsonsize import MeasuredBody
 from headway.serve.limits import BoundedBody, length_refusal
 from headway.serve.room import Claim
+from headway.serve.target import to_origin_form
 from headway.story.events import SLOW_READER
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -38,11 +41,13 @@ class Outgoing(Protocol):
 
 @dataclass
 class Visit:
-    """`received_at` is when the headers were read (monotonic ns); `served` are the requests this exchange answers,
-    `claim` their place among the prompts that wait; `dropped` says that its client took nothing for too long."""
+    """`received_at` is when the headers were read (monotonic ns); `refusal` is its answer when the headers alone
+    forbid another; `served` are the requests this exchange answers, `claim` their place among the prompts that wait;
+    `dropped` says that its client took nothing for too long."""
 
     id: str
     received_at: int
+    refusal: Refusal | None = None
     served: list[str] = field(default_factory=list)
     claim: Claim | None = None
     dropped: bool = False
@@ -62,17 +67,22 @@ class Visits:
         self._app = app
         self._front = front
         self._guard = guard
+        self._answer = guard.shared(self._judged)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         received_at = self._front.clock.now_ns()
-        refusal = self._guard.refusal(scope)
+        refusal = to_origin_form(scope) or self._guard.refusal(scope)
         id, malformed = self._name(scope, stranger=refusal is not None)
         scope[_KEY] = current = Visit(id, received_at)
-        refusal = refusal or malformed or length_refusal(scope, self._front.limits)
-        app = self._app if refusal is None else refusal.response()
+        limits, coding = self._front.limits, body_coding(scope)
+        unread = coding if isinstance(coding, Refusal) else length_refusal(scope, limits)
+        current.refusal = refusal or malformed or unread
+        body: Receive = BoundedBody(receive, limits)
+        if isinstance(coding, str):
+            body = InflatedBody(body, coding, limits)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -81,12 +91,18 @@ class Visits:
                 await self._send(current, scope, send, message)
 
         try:
-            await app(scope, BoundedBody(receive, self._front.limits), send_with_id)
+            asks_in_vain = current.refusal is not None and scope["method"] == "OPTIONS"
+            answer = self._judged if asks_in_vain else self._answer  # which answers a page's question itself
+            await answer(scope, MeasuredBody(body, limits), send_with_id)
         finally:
             if current.claim is not None:
                 current.claim.release()
             for request_id in current.served:
                 self._front.leave(request_id, SLOW_READER if current.dropped else None)
+
+    async def _judged(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal: Refusal | None = scope[_KEY].refusal
+        await (self._app if refusal is None else refusal.response())(scope, receive, send)
 
     def _name(self, scope: Scope, *, stranger: bool) -> tuple[str, Refusal | None]:
         """The caller's id or a new one. A stranger's counts nothing, and tells nothing of how many there are."""

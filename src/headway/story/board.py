@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.request import Stage
 from headway.story import events as ev
-from headway.story.explain import request_view
+from headway.story.explain import request_views
 from headway.story.record import Record
 from headway.story.reducer import Story
 from headway.story.sentences import brief
@@ -85,7 +85,7 @@ class Board:
             "rates": self._rates(now),
             "steps": [_step_view(step) for step in list(self.steps.records)[-steps:]] if steps else [],
             "stages": self._stages(),
-            "requests": [self._request(record, now) for record in self._chosen(requests, ended)],
+            "requests": self._requests(self._chosen(requests, ended), now),
             "unknown": self._unknown(),
             "counters": {name: self.counts[name] for name in COUNTERS},
         }
@@ -135,9 +135,8 @@ class Board:
         over = chain((r for r in self.story.live.values() if r.ended), reversed(self.story.ended.values()))
         return shown + list(islice(over, max(0, min(ended, most - len(shown)))))
 
-    def _request(self, record: Record, now: int) -> dict[str, Any]:
-        view = request_view(self.story, record, now)
-        return {**view, "words": brief(view)}
+    def _requests(self, records: list[Record], now: int) -> list[dict[str, Any]]:
+        return [{**view, "words": brief(view)} for view in request_views(self.story, records, now)]
 
     def _unknown(self) -> int:
         records = self.steps.records

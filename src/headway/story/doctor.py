@@ -12,8 +12,9 @@ from headway.story.seen import Seen
 from headway.story.sentences import count
 
 FINDINGS: tuple[Callable[[Seen], Finding | None], ...] = (
-    callers.refused, callers.failures, callers.grammars, callers.before_the_replica, callers.front_queue,
-    callers.slow_clients, callers.slow_delivery, room.seats_full, room.memory_full, room.recomputed,
+    callers.refused, callers.not_finite, callers.failures, callers.grammars, callers.before_the_replica,
+    callers.front_queue, callers.slow_clients, callers.slow_delivery, room.seats_full, room.memory_full,
+    room.recomputed,
     steps.step_budget, steps.prefill_interference, steps.host_gaps, steps.slower_steps, steps.fallback_kernels,
     work.prefix_off, work.prefix_evicted, work.prefix_differs, work.prefix_salts, work.drafts,
 )  # fmt: skip

@@ -19,6 +19,8 @@ from headway.verdict import Never, Wait
 BEGINNINGS = (1, 4, 16, 64)
 #: By whom a request ends that lived for too long, or whose client took nothing for too long.
 TIME, SLOW_READER, GRAMMAR = "time", "slow reader", "grammar"
+#: Why a request failed whose positions came out as NaN or infinite.
+NOT_FINITE = "not_finite"
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
@@ -245,7 +247,7 @@ class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
 
 class Failed(Event, frozen=True, tag="failed", kw_only=True):
     """A step that it was part of failed, or the replica ended (`reason` is error), or its grammar could not be
-    compiled (`grammar`)."""
+    compiled (`grammar`), or what the model computed for it is not finite (`not_finite`)."""
 
     id: str
     message: str

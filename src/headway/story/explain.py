@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,12 +15,22 @@ from headway.verdict import Wait
 
 def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
     """`GET /v1/requests/{id}`: plain data, ready for JSON. Times in milliseconds with six decimals."""
-    references = story.references()
+    return request_views(story, (record,), now)[0]
+
+
+def request_views(story: Story, records: Iterable[Record], now: int) -> list[dict[str, Any]]:
+    """A view of each record. What concerns all live requests (who holds which block, who is queued) is counted once
+    for all of them: for each it would cost a server with many blocks seconds."""
+    references, queued = story.references(), sorted(story.queued())
+    return [_request_view(record, now, references, bisect_left(queued, record.order)) for record in records]
+
+
+def _request_view(record: Record, now: int, references: Mapping[int, int], ahead: int) -> dict[str, Any]:
     view: dict[str, Any] = {
         "id": record.id,
         "pattern": record.pattern,
         "stage": str(record.stage),
-        "verdict": verdict_view(story, record, now),
+        "verdict": _verdict_view(record, now, ahead),
         "sequences": [_sequence_view(sequence, references) for sequence in record.sequences],
         **({"parts": [{"done": part.done, "of": part.of} for part in record.parts]} if record.parts else {}),
         "preemptions": record.preemptions,
@@ -42,12 +54,16 @@ def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
 
 def verdict_view(story: Story, record: Record, now: int) -> dict[str, Any] | None:
     """The verdict with what is known only when asked: who is ahead, and since when it stands."""
+    return _verdict_view(record, now, story.ahead(record))
+
+
+def _verdict_view(record: Record, now: int, ahead: int) -> dict[str, Any] | None:
     if record.verdict is None:
         return None
     view: dict[str, Any] = msgspec.to_builtins(record.verdict)
     if isinstance(record.verdict, Wait):
         view |= {
-            "ahead": story.ahead(record),
+            "ahead": ahead,
             "since_step": record.since_step,
             "since_ms": _ms(now - record.since_at),
         }
@@ -62,7 +78,7 @@ def timing(record: Record, now: int) -> str:
     return ", ".join(f"{name};dur={ns / 1e6:.1f}" for name, ns in totals.items())
 
 
-def _sequence_view(sequence: SequenceRecord, references: dict[int, int]) -> dict[str, Any]:
+def _sequence_view(sequence: SequenceRecord, references: Mapping[int, int]) -> dict[str, Any]:
     counts = sequence.counts
     return {
         "positions": {

@@ -76,6 +76,10 @@ class Metrics:
         counts, self._turned_away = dict(self._turned_away), Counts()
         return counts
 
+    def lose_logged(self) -> None:
+        """Count an event that the event log could not take."""
+        self._log_lost.inc()
+
     def text(self) -> bytes:
         """The exposition in Prometheus' text format."""
         levels = self._story.levels
@@ -166,6 +170,9 @@ class Metrics:
         self._refused = Counter("headway_requests_refused", "Requests that were turned away", ["reason"], registry=r)
         self._slow_readers = Counter(
             "headway_slow_readers", "Requests dropped because their client took nothing for too long", registry=r
+        )
+        self._log_lost = Counter(
+            "headway_event_log_lost_events", "Events that --event-log could not write, since it failed", registry=r
         )
         self._regained = Counter("headway_regained_blocks", "Blocks found again on resuming", registry=r)
         offloaded = Counter("headway_offloaded_blocks", "Blocks copied to another tier", ["tier"], registry=r)

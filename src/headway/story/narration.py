@@ -42,10 +42,9 @@ class Narrator:
             case ev.Admitted():
                 told = [self._admitted(event)]
             case ev.Preempted():
-                told = [
-                    f"{event.id} is put out so that {event.by} can go on: {count(sum(event.lost), 'position')} lost, "
-                    f"{count(event.blocks, 'block')} free again."
-                ]
+                account = f"so that {event.by} can go on" if event.by != event.id else "since it cannot grow"
+                lost = count(sum(event.lost), "position")
+                told = [f"{event.id} is preempted {account}: {lost} lost, {count(event.blocks, 'block')} free again."]
             case ev.Stepped():
                 return self._stepped(event)
             case ev.Finished():

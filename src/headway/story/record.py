@@ -61,7 +61,7 @@ class Record:
     intervals   closed ones, in order, equal neighbours merged; the open one is `doing` since `doing_since`
     order       its place in the queue: smaller goes first
     dropped     by whom the delivery of a finished answer was given up
-    preempted_for who could go on because it was put out, each once; itself, where it could not grow
+    preempted_for who could go on because it was preempted, each once; itself, where it could not grow
     ended_at    when the last byte was handed over (or when it ended, where nobody delivers)
     """
 

@@ -6,7 +6,7 @@ Folding a step costs in proportion to what moved and what was judged, never to t
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headway.errors import UnknownRequest
@@ -65,10 +65,11 @@ class Story:
 
     def ahead(self, record: Record) -> int:
         """How many waiting requests go before this one."""
-        return sum(
-            r.stage is Stage.WAITING and r.order < record.order and not awaits_input(r.verdict)
-            for r in self.live.values()
-        )
+        return sum(order < record.order for order in self.queued())
+
+    def queued(self) -> Iterator[tuple[int, ...]]:
+        """The place in the order of each waiting request that others wait behind."""
+        return (r.order for r in self.live.values() if r.stage is Stage.WAITING and not awaits_input(r.verdict))
 
     def references(self) -> Counter[int]:
         """How many sequences hold each live block."""

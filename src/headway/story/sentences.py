@@ -152,9 +152,10 @@ def _stage(view: View) -> str:
 
 def _never(verdict: View | None) -> str:
     if verdict is None:
-        return "its body meant nothing to the engine"
+        return "its body was invalid"
     unit = {"blocks": "blocks of state", "positions": "positions", "seats": "seats"}[verdict["unit"]]
-    return f"it needs {verdict['need']} {unit} and the limit is {verdict['limit']} ({verdict['option']} raises it)"
+    raised = f"{verdict['option']} raises it" if verdict["option"] else "it is the model's own"
+    return f"it needs {verdict['need']} {unit} and the limit is {verdict['limit']} ({raised})"
 
 
 def _progress(view: View) -> str:

@@ -229,7 +229,7 @@ class _Drawing:
 
     def _flow(self, track: int, life: Sequence[Stretch], at: int, next_at: int) -> None:
         """From the preemption at `at` to the first slice in which the request moves again; none where it never does,
-        or is put out again (at `next_at`) before."""
+        or is preempted again (at `next_at`) before."""
         waits = [place for place, part in enumerate(life) if part.name == "preempted" and part.end > at]
         if not waits:
             return

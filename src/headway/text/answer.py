@@ -6,24 +6,31 @@ and usage is exact; the front follows the same tokens for the text itself, and s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from weakref import WeakValueDictionary
 
 from headway.text.detokenize import Detokenizer
-from headway.text.stops import StopMatcher
+from headway.text.stops import StopMatcher, StopStrings
 from headway.text.tokenizer import Tokenizer
 
 
 class AnswerText:
     """What the first `min_tokens` tokens say cannot be part of a stop string, and no stop string goes across a
     special token: so those in `shown`, which add their text here and nothing where the sequence is ended, make no
-    difference to the end."""
+    difference to the end. With `keep_stop` the text ends with its stop string."""
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: tuple[str, ...], min_tokens: int, shown: Collection[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        stop: StopStrings | Sequence[str],
+        min_tokens: int,
+        shown: Collection[int] = (),
+        *,
+        keep_stop: bool = False,
     ) -> None:
         self._text = Detokenizer(tokenizer, shown=shown)
         self._special = tokenizer.special_ids
-        self._matcher = StopMatcher(stop)
+        self._matcher = StopMatcher(stop, keep=keep_stop)
         self._unmatched = min_tokens
         self._stopped = False
 
@@ -52,3 +59,20 @@ class AnswerText:
             return "" if self._stopped else self._matcher.flush() + text
         text, self._stopped = self._matcher.push(text)
         return text
+
+
+class AnswerTexts:
+    """Makes an `AnswerText` for each sequence. Those with the same stop strings share one automaton, which lives for
+    as long as one of them does."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stops: WeakValueDictionary[tuple[str, ...], StopStrings] = WeakValueDictionary()
+
+    def __call__(
+        self, stop: tuple[str, ...], min_tokens: int, shown: Collection[int] = (), *, keep_stop: bool = False
+    ) -> AnswerText:
+        stops = self._stops.get(stop)
+        if stops is None:
+            stops = self._stops[stop] = StopStrings(stop)
+        return AnswerText(self._tokenizer, stops, min_tokens, shown, keep_stop=keep_stop)

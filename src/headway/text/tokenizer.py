@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
 
 from tokenizers import Tokenizer as Rules
-from tokenizers import decoders
+from tokenizers import decoders, models
 
 from headway.artifacts.files import ModelFiles
 from headway.errors import UnsupportedModel
@@ -13,6 +16,10 @@ from headway.errors import UnsupportedModel
 #: From this length on a text is encoded as a batch of one: only then does the library let go of the interpreter, so
 #: that other threads go on (a megabyte takes a second). For short texts that costs more than it gives.
 _LONG_CHARACTERS = 4096
+#: Composing (NFC) makes at most one byte of so many: three and a half, of U+1FBE U+0308 U+0341.
+_MOST_COMPOSED = 4
+#: Steps before the merges that lose no byte of a text; `Split` does not, unless it removes what it splits at.
+_KEEPING = {"ByteLevel", "Digits", "Split"}
 
 
 class Tokenizer:
@@ -52,6 +59,44 @@ class Tokenizer:
         (encoding,) = self._rules.encode_batch_fast([text], add_special_tokens=False)
         return [*begin, *encoding.ids]
 
+    def fewest_tokens(self, text: str) -> int:
+        """No encoding of `text` has fewer tokens: known from its length alone, without tokenising it. 0 if this
+        tokenizer's rules do not tell."""
+        if self._longest_token is None:
+            return 0
+        kept = size = len(data := text.encode())
+        if self._rules.normalizer is not None:
+            # one ASCII character is lost to each other character at most, as the letter below an accent
+            kept = max(size // _MOST_COMPOSED, 3 * len(text) - 2 * size)
+        elif self._dropped:
+            kept = len(data.translate(None, self._dropped))
+        return -(-kept // self._longest_token)
+
+    @cached_property
+    def _dropped(self) -> bytes:
+        """The bytes that no token spells: they vanish from a text."""
+        return bytes(byte for character, byte in _BYTES.items() if self._rules.token_to_id(character) is None)
+
+    @cached_property
+    def _longest_token(self) -> int | None:
+        """Bytes of the longest token. None where one token may stand for text of any length: whitespace that an added
+        token swallows, or what a normalizer or a split removes."""
+        rules, added = self._rules, [*self._rules.get_added_tokens_decoder().values()]
+        keeps_all = (
+            isinstance(rules.model, models.BPE)
+            and (rules.normalizer is None or not self._dropped)
+            and all(step["type"] == "NFC" for step in _steps(rules.normalizer, "normalizers"))
+            and all(
+                step["type"] in _KEEPING and step.get("behavior") != "Removed"
+                for step in _steps(rules.pre_tokenizer, "pretokenizers")
+            )
+            and not any(token.lstrip or token.rstrip for token in added)
+            and rules.truncation is None
+        )
+        # one character spells one byte, but in an added token, which is spelled as it reads
+        longest = max(*map(len, rules.get_vocab()), *(len(token.content.encode()) for token in added))
+        return longest if keeps_all else None
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of the ids together; bytes that are no UTF-8 become U+FFFD."""
         (text,) = self._rules.decode_batch([list(ids)], skip_special_tokens=skip_special)
@@ -73,6 +118,13 @@ class Tokenizer:
             except KeyError:  # an added token is spelled as it reads
                 self._bytes[id] = spelled.encode()
         return self._bytes[id]
+
+
+def _steps(component: Any, within: str) -> Iterator[dict[str, Any]]:
+    """What a normalizer or pre-tokenizer does, one after the other; nothing, if there is none."""
+    if component is not None:
+        state = json.loads(component.__getstate__())
+        yield from state[within] if state["type"] == "Sequence" else (state,)
 
 
 def _byte_spelling() -> dict[str, int]:

@@ -53,14 +53,22 @@ def _new_id() -> str:
 
 class ToolCallParser:
     """Follows one answer. Only functions in `names` are called; a call of another is text. At most `most` calls are
-    taken, further ones are text; None means any number."""
+    taken, further ones are text; None means any number. `forced` calls are all that the answer may hold (its grammar
+    says so), so nothing of it is content."""
 
     def __init__(
-        self, format: ToolFormat, names: Collection[str], most: int | None = None, new_id: Callable[[], str] = _new_id
+        self,
+        format: ToolFormat,
+        names: Collection[str],
+        most: int | None = None,
+        new_id: Callable[[], str] = _new_id,
+        *,
+        forced: bool = False,
     ) -> None:
         self._format = format
         self._names = tuple(names)
         self._most = most
+        self._forced = forced
         self._new_id = new_id
         beginning = bare(format.before) + ("{" if format.keys else "")
         self._begins = beginning[0]
@@ -88,14 +96,28 @@ class ToolCallParser:
             self._add(character)
         return self._taken()
 
-    def finish(self) -> list[ToolEvent]:
-        """The answer is over: what was held back. A marker that was to close a call and is cut off belongs to it."""
-        while self._reading is not None and self._then not in (self._object_closed, self._closed):
+    def finish(self, *, cut: bool = False) -> list[ToolEvent]:
+        """The answer is over: what was held back. A marker that was to close a call and is cut off belongs to it.
+        `cut`: the model would have gone on."""
+        while self._reading is not None and not (self._closes or (cut and self._calls)):
             self._abandon()
+        if self._reading is not None:
+            self._space = ""
         if self._space and (self._said or not self.calls):
             self._say(self._space)
         self._space, self._read, self._reading = "", "", None
         return self._taken()
+
+    @property
+    def _closes(self) -> bool:
+        """What is read can only end a call, or part it from the next one."""
+        return self._then in (self._object_closed, self._closed)
+
+    @property
+    def _calls(self) -> bool:
+        """What is read is a call as far as it goes: its marker is whole, or it follows another call."""
+        marked = not self._only_first and bare(self._read).startswith(bare(self._format.before))
+        return marked or not self._opens or bool(self.calls and not self._said)
 
     # -- one character ---------------------------------------------------------------------------------------
 
@@ -195,7 +217,8 @@ class ToolCallParser:
         self._space, self._said = "", True
 
     def _say(self, text: str) -> None:
-        self._tell(TextPiece(text))
+        if not self._forced:
+            self._tell(TextPiece(text))
 
     def _tell(self, event: ToolEvent) -> None:
         """Neighbours of one kind are one event."""

@@ -1,4 +1,4 @@
-"""A grammar that leaves an answer no choice but to call functions, in the chat template's own format.
+"""Grammars of tool calls in the chat template's own format: an answer must call, or must call or be JSON.
 
 Its notation is Lark's as `llguidance` reads it: `%json {…}` stands for JSON that fits a schema, `<[7]>` for token 7.
 """
@@ -7,38 +7,63 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.plan import Grammar
+from headway.text.exactjson import ExactJson
+from headway.text.spacing import SPACED
 from headway.text.tools import ToolFormat
-
-#: JSON as templates write it; with free whitespace a model can go on with blanks for ever.
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def forced_calls(
-    format: ToolFormat, functions: Mapping[str, Mapping[str, Any]], added: Mapping[str, int], *, several: bool
+    format: ToolFormat, functions: Mapping[str, Any], added: Mapping[str, int], *, several: bool
 ) -> Grammar:
     """An answer of one call, or with `several` of one and more if the format knows them.
 
-    functions  name → JSON schema of its arguments
+    functions  name → JSON schema of its arguments, as `read_schema` gives it
     added      the tokenizer's added tokens: text → id. Where a marker holds one, that very token must come: text that
                merely reads like it is other tokens, and special tokens are no text at all
     """
+    return _composed([*_calls("start", format, functions, added, several)])
+
+
+def calls_or_json(
+    format: ToolFormat, functions: Mapping[str, Any], added: Mapping[str, int], text: Any, *, several: bool
+) -> Grammar:
+    """An answer of calls, as above, or one that is JSON and fits the schema `text`, spaced as calls are: then both
+    may begin alike."""
+    rules, start = _json("text", text)
+    return _composed([f"start: calls | {start}", *rules, *_calls("calls", format, functions, added, several)])
+
+
+def _composed(rules: Sequence[str]) -> Grammar:
+    return Grammar("composed", "\n".join(rules) + "\n")
+
+
+def _calls(
+    start: str, format: ToolFormat, functions: Mapping[str, Any], added: Mapping[str, int], several: bool
+) -> Iterator[str]:
     before, between, after = (_literal(text, added) for text in (format.before, format.between or "", format.after))
-    calls = f"{before} call {f'({between} call)* ' if several and format.between is not None else ''}{after}"
-    rules = [f"start: {calls}", "call: " + " | ".join(f"call_{i}" for i in range(len(functions)))]
-    for i, (name, parameters) in enumerate(functions.items()):
-        schema = json.dumps({"type": "object", **parameters, "x-guidance": _SPACING})
+    more = f"({between} call)* " if several and format.between is not None else ""
+    yield f"{start}: {before} call {more}{after}"
+    yield "call: " + " | ".join(f"call_{i}" for i in range(len(functions)))
+    for i, (name, schema) in enumerate(functions.items()):
         if format.keys is None:
-            head, tail = name + format.middle, ""
-        else:
+            head, tail = [name + format.middle], ""
+        else:  # in the pieces that JSON has, so that JSON beside calls may begin alike
             name_key, arguments_key = map(json.dumps, format.keys)
-            head, tail = f'{{{name_key}: "{name}", {arguments_key}: ', "}"
-        rules.append(f"call_{i}: {_literal(head, added)} arguments_{i} {_literal(tail, added)}")
-        rules.append(f"arguments_{i}: %json {schema}")
-    return Grammar("lark", "\n".join(rules) + "\n")
+            head, tail = ["{", name_key, ": ", f'"{name}"', ", ", arguments_key, ": "], "}"
+        rules, arguments = _json(f"arguments_{i}", schema if schema is False else {"type": "object", **schema})
+        yield f"call_{i}: {' '.join(_literal(piece, added) for piece in head)} {arguments} {_literal(tail, added)}"
+        yield from rules
+
+
+def _json(prefix: str, schema: Any) -> tuple[list[str], str]:
+    """Rules for JSON that fits a schema, and the first of them. Raises GrammarError."""
+    written = ExactJson(schema, SPACED, prefix)
+    start = written.start()
+    return written.rules, start
 
 
 def _literal(text: str, added: Mapping[str, int]) -> str:

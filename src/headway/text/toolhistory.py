@@ -1,4 +1,7 @@
-"""Earlier tool calls and their results in a conversation, checked and put as the chat template wants them."""
+"""Earlier tool calls and their results in a conversation, checked and put as the chat template wants them.
+
+Clients send back what they were answered, and that may be a call that was cut off: arguments need not be JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,98 +14,135 @@ from headway.text.tools import NAME, ToolFormat
 
 Message = Mapping[str, Any]
 _SHORT_ID = 9
+_CALL_FIELDS = ("id", "type", "function", "index")
+_FUNCTION_FIELDS = ("name", "arguments")
 
 
-def has_calls(messages: Sequence[Message]) -> bool:
-    """Whether the conversation holds tool calls or results of them."""
-    return any(message.get("tool_calls") or message.get("role") == "tool" for message in messages)
+def read_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The same conversation with every call and result complete; the given one is not changed.
 
-
-def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages without members that are null (clients send answers back with them), but for `content`.
-
-    Raises InvalidRequest for a message without a role, for one without content that has no tool calls either, and
-    for the calls of an API before tools.
+    Arguments are an object, or whatever else was given in their place: text that is not JSON, a list. A call without
+    an id gets one, and a result that names no call answers the first one that has no result. Results come in the
+    order of their calls, since few templates write ids. Raises InvalidRequest whose message names the place.
     """
-    plain = [
-        {key: value for key, value in message.items() if key == "content" or value is not None}
-        for message in messages
-    ]
-    for i, message in enumerate(plain):
-        if not isinstance(message.get("role"), str):
-            raise InvalidRequest("messages", f"messages[{i}].role is missing, or is not a string")
-        if message.get("role") == "function" or "function_call" in message:
-            raise InvalidRequest(
-                "messages", f"messages[{i}] is of the old function calling; use tool_calls and the role tool"
-            )
-        if message.get("content") is None and not (message.get("role") == "assistant" and message.get("tool_calls")):
-            raise InvalidRequest(
-                "messages", f"messages[{i}].content is missing; only an assistant message with tool_calls has none"
-            )
-    return plain
+    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []  # the run of results that is being read
+    calls = _Calls()
+    for i, message in enumerate(messages):
+        if message["role"] == "tool":
+            results.append(calls.answered(f"messages[{i}].tool_call_id", message))
+            continue
+        found += calls.ordered(results)
+        results = []
+        if listed := message.get("tool_calls"):
+            read = [calls.read(f"messages[{i}].tool_calls[{j}]", call) for j, call in enumerate(listed)]
+            message = {**message, "tool_calls": read}
+        found.append(dict(message))
+    return found + calls.ordered(results)
 
 
 def as_template_wants(messages: Sequence[Message], format: ToolFormat) -> list[dict[str, Any]]:
-    """The same conversation for `ChatTemplate.render`; the given one is not changed.
-
-    Arguments become objects or JSON text, ids and missing contents take the form that the template asks for, and a
-    result learns the name of its function. Raises InvalidRequest whose message names the place,
-    `messages[2].tool_call_id`.
-    """
-    called: dict[str, str] = {}
-    return [_message(f"messages[{i}]", message, format, called) for i, message in enumerate(messages)]
+    """What `read_calls` returned, for `ChatTemplate.render`: arguments become objects or JSON text, and ids and
+    missing contents take the form that the template asks for."""
+    return [_wanted(message, format) for message in messages]
 
 
-def _message(where: str, message: Message, format: ToolFormat, called: dict[str, str]) -> dict[str, Any]:
-    """`called` are the calls so far: id → function."""
-    plain = {key: value for key, value in message.items() if key != "tool_calls"}
-    if message.get("role") == "tool":
-        id = _text(f"{where}.tool_call_id", message.get("tool_call_id"))
-        if id not in called:
-            raise InvalidRequest(
-                "messages", f"{where}.tool_call_id is {id!r}; no earlier message has a call of that id"
-            )
-        return {"name": called[id], **plain, "tool_call_id": _id(id, format)}
-    calls = message.get("tool_calls")
-    if not calls:
-        return plain
-    if message.get("role") != "assistant" or not isinstance(calls, list):
-        raise InvalidRequest("messages", f"{where}.tool_calls must be a list in an assistant message")
-    found = [_call(f"{where}.tool_calls[{j}]", call, format, called) for j, call in enumerate(calls)]
-    return {**plain, "content": message.get("content") or format.empty, "tool_calls": found}
+def is_cut_off(call: Message) -> bool:
+    """Whether a call's arguments are not an object."""
+    return not isinstance(call["function"]["arguments"], dict)
 
 
-def _call(where: str, call: Any, format: ToolFormat, called: dict[str, str]) -> dict[str, Any]:
-    if not isinstance(call, dict) or call.get("type", "function") != "function":
-        raise InvalidRequest("messages", f'{where} must be an object of type "function"')
-    function = call.get("function")
-    if not isinstance(function, dict):
-        raise InvalidRequest("messages", f"{where}.function must be an object with name and arguments")
-    id = _text(f"{where}.id", call.get("id"))
-    name = _text(f"{where}.function.name", function.get("name"))
-    if not NAME.fullmatch(name):
-        raise InvalidRequest("messages", f"{where}.function.name is {name!r}; it must fit {NAME.pattern}")
-    arguments = _arguments(f"{where}.function.arguments", function.get("arguments"))
-    called[id] = name
-    given: Any = json.dumps(arguments, ensure_ascii=False) if format.as_text else arguments
-    return {"id": _id(id, format), "type": "function", "function": {"name": name, "arguments": given}}
+class _Calls:
+    """The calls so far."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._places: dict[str, int] = {}
+        self._open: list[str] = []
+
+    def read(self, where: str, call: Any) -> dict[str, Any]:
+        if not isinstance(call, dict) or (call.get("type") or "function") != "function":
+            raise InvalidRequest("messages", f'{where} must be an object of type "function"')
+        _only(where, call, _CALL_FIELDS)
+        function = call.get("function")
+        if not isinstance(function, dict):
+            raise InvalidRequest("messages", f"{where}.function must be an object with name and arguments")
+        _only(f"{where}.function", function, _FUNCTION_FIELDS)
+        name = function.get("name")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise InvalidRequest("messages", f"{where}.function.name is {name!r}; it must fit {NAME.pattern}")
+        id = call.get("id") or f"call{len(self._places):05}"
+        if not isinstance(id, str):
+            raise InvalidRequest("messages", f"{where}.id must be a string")
+        self._names[id] = name
+        self._places[id] = len(self._places)
+        self._open.append(id)
+        arguments = _arguments(function.get("arguments"))
+        return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+    def answered(self, where: str, message: Message) -> dict[str, Any]:
+        """A result, which learns the name of its function."""
+        id = message.get("tool_call_id")
+        if not id:
+            if not self._open:
+                raise InvalidRequest("messages", f"{where} is missing, and no earlier call is without a result")
+            id = self._open[0]
+        if id not in self._names:
+            raise InvalidRequest("messages", f"{where} is {id!r}; no earlier message has a call of that id")
+        if id in self._open:
+            self._open.remove(id)
+        return {"name": self._names[id], **message, "tool_call_id": id}
+
+    def ordered(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted(results, key=lambda result: self._places[result["tool_call_id"]])
 
 
-def _arguments(where: str, given: Any) -> dict[str, Any]:
-    """JSON text of an object, as clients send it, or the object. Empty text is no arguments."""
+def _only(where: str, given: Message, known: Sequence[str]) -> None:
+    for field, value in given.items():
+        if field not in known and value is not None:
+            raise InvalidRequest("messages", f"{where}.{field} is not a known field of a tool call")
+
+
+def _arguments(given: Any) -> Any:
+    """JSON text of an object, as clients send it, or the object; nothing, as text or null, is no arguments."""
+    if given is None or given == "":
+        return {}
+    if not isinstance(given, str):
+        return given
+    value = _value(given)
+    return value if isinstance(value, dict) else given
+
+
+def _value(text: str) -> Any:
+    """What JSON text says, or the text if it was cut off."""
     try:
-        value = json.loads(given or "{}", strict=False) if isinstance(given, str) else given
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest("messages", f"{where} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest("messages", f"{where} must be the JSON text of an object")
-    return value
+        return json.loads(text, strict=False, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
 
 
-def _text(where: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidRequest("messages", f"{where} must be a string, and not empty")
-    return value
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _wanted(message: Message, format: ToolFormat) -> dict[str, Any]:
+    if message["role"] == "tool":
+        return {**message, "tool_call_id": _id(message["tool_call_id"], format)}
+    if not (calls := message.get("tool_calls")):
+        return dict(message)
+    found = [
+        {**call, "id": _id(call["id"], format), "function": _function(call["function"], format)} for call in calls
+    ]
+    return {**message, "content": message.get("content") or format.empty, "tool_calls": found}
+
+
+def _function(function: Message, format: ToolFormat) -> dict[str, Any]:
+    arguments = function["arguments"]
+    if format.as_text and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    elif not format.as_text and isinstance(arguments, str):
+        arguments = _value(arguments)
+    return {"name": function["name"], "arguments": arguments}
 
 
 def _id(id: str, format: ToolFormat) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from headway.errors import InvalidRequest
+from headway.errors import InvalidRequest, TemplateBound
 from headway.text.template import ChatTemplate
 
 #: What a function may be called.
@@ -149,19 +149,21 @@ class _Probe:
         }
 
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> str | None:
-        """None for what the template refuses; another way may suit it."""
+        """None for what the template refuses; another way may suit it. What crosses a bound is no way at all."""
         try:
-            return self.template.render(messages, add_generation_prompt=False, tools=_probe_tools())
+            return self.template.render(messages, add_generation_prompt=False, tools=probe_tools())
+        except TemplateBound:
+            raise
         except InvalidRequest:
             return None
 
 
 def _offers(template: ChatTemplate) -> bool:
     """Whether the model is told of the tools at all. Raises InvalidRequest for a model without a template."""
-    return _NAMES[0] in template.render([_USER], tools=_probe_tools())
+    return _NAMES[0] in template.render([_USER], tools=probe_tools())
 
 
-def _probe_tools() -> list[dict[str, Any]]:
+def probe_tools() -> list[dict[str, Any]]:
     parameters = {"type": "object", "properties": {"zq_place": {"type": "string", "description": "where"}}}
     return [
         {"type": "function", "function": {"name": name, "description": "probe", "parameters": parameters}}

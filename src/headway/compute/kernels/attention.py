@@ -5,19 +5,21 @@ products; the queries that share a key head lie in one matrix, so keys are never
 
 A row's numbers do not depend on the rest of the step, nor on how a prompt was cut into chunks:
 
-- queries come in matrices of at least `min_rows` rows, from where on (probed) the library sums in one order;
+- queries come in matrices of so many rows (`query_rows.py`, probed) that the library sums them all in one order;
 - values are summed in tiles of `VALUE_TILE` positions, in order, each tile a product of its own; positions that are
   not visible add exact zeros.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from headway.compute.kernels.query_rows import KEY_TILE, QueryRows, probe
 from headway.compute.kernels.state import PagedState
 from headway.compute.kernels.tiles import Batch, batches
 from headway.compute.models.spec import DecoderSpec
@@ -47,42 +49,68 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """One product of queries [matrices, rows, head_dim] and keys [matrices, head_dim, length] into `out`, which is
+    contiguous, and then copied to its place among the scores where that is a `part` of them."""
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    out: torch.Tensor
+    part: torch.Tensor | None = None
+
+    def run(self) -> None:
+        torch.bmm(self.queries, self.keys, out=self.out)
+        if self.part is not None:
+            self.part.copy_(self.out)
+
+
+def _scorings(queries: torch.Tensor, keys: torch.Tensor, scores: torch.Tensor, tiled: bool) -> list[Scoring]:
+    """The products that make `scores` [matrices, rows, length]: one, or one for each tile of `KEY_TILE` keys."""
+    if not tiled or scores.shape[2] <= KEY_TILE:
+        return [Scoring(queries, keys, scores)]
+    spare = torch.empty(scores.shape[0] * scores.shape[1] * KEY_TILE)
+    parts = zip(keys.split(KEY_TILE, 2), scores.split(KEY_TILE, 2), strict=True)
+    return [Scoring(queries, tile, spare[: part.numel()].view(part.shape), part) for tile, part in parts]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """One batch of tiles, ready to run in every layer: what to gather, and views of scratch memory.
+    """One batch of tiles, ready to run in every layer: what to gather, and views of scratch memory. A tile's query
+    rows come in `pieces` of `rows`, each piece a matrix; there is one, unless matrices must not be large.
 
     block_index   rows of a layer's blocks: [2 · kv_heads · batch · length / block_tokens]
     gathered      their content in the state's format; `wide` the same in fp32 (the same tensor if that is fp32)
-    keys          [kv_heads · batch, head_dim, length], a view of `wide`
-    query_index   rows of the step's [rows · (heads + 2 · kv_heads), head_dim]: [kv_heads · batch · tile_rows]
-    queries       their content; `grouped` the same as [kv_heads · batch, tile_rows, head_dim]
+    query_index   rows of the step's [… · (heads + 2 · kv_heads), head_dim]: [pieces · kv_heads · batch · rows]
+    queries       their content
     tail          the scores of positions that not every query may see; `mask`, 0 or -inf, is added to them
-    pairs         (weights, values) of each tile of `VALUE_TILE` positions
-    out           [kv_heads · batch, tile_rows, head_dim], a part of the step's results
+    products      what is multiplied in each piece, see `Scoring`
+    sums          (pairs, out) of each piece: the (weights, values) of each tile of `VALUE_TILE` positions, and a part
+                  of the step's results [kv_heads · batch, rows, head_dim]
     """
 
     block_index: torch.Tensor
     gathered: torch.Tensor
     wide: torch.Tensor
-    keys: torch.Tensor
     query_index: torch.Tensor
     queries: torch.Tensor
-    grouped: torch.Tensor
+    products: list[Scoring]
     scores: torch.Tensor
     tail: torch.Tensor
     mask: torch.Tensor
     weights: torch.Tensor
-    pairs: list[tuple[torch.Tensor, torch.Tensor]]
-    out: torch.Tensor
+    sums: list[tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor]]
 
     def run(self, blocks: torch.Tensor, heads: torch.Tensor) -> None:
         torch.index_select(blocks, 0, self.block_index, out=self.gathered)
         if self.wide is not self.gathered:
             self.wide.copy_(self.gathered)
         torch.index_select(heads, 0, self.query_index, out=self.queries)
-        torch.bmm(self.grouped, self.keys, out=self.scores)
+        for product in self.products:
+            product.run()
         self.tail.add_(self.mask)
         torch.softmax(self.scores, -1, out=self.weights)
-        _weigh(self.pairs, self.out)
+        for pairs, out in self.sums:
+            _weigh(pairs, out)
 
 
 class StepAttention:
@@ -95,14 +123,14 @@ class StepAttention:
         scratch: Scratch,
         spans: Sequence[Span],
         rows: int,
-        min_rows: int,
+        query_rows: QueryRows,
     ) -> None:
         """`rows` ≥ the spans' positions; results of rows past them (padding) are those of some other row."""
-        self._spec, self._state, self._min_rows = spec, state, min_rows
+        self._spec, self._state, self._query_rows = spec, state, query_rows
         self._positions = sum(len(span.tokens) for span in spans)
         self._slots = state.slots(spans)
         cut = batches(spans, spec, state.block_tokens)
-        sizes = [spec.kv_heads * len(batch.tiles) * self._tile_rows(batch) for batch in cut]
+        sizes = [spec.kv_heads * len(batch.tiles) * math.prod(self._cut(batch)) for batch in cut]
         self._results = torch.empty(sum(sizes), spec.head_dim)
         #: Which of the results belongs to each (row, head).
         back = np.zeros((rows, spec.heads), dtype=np.int64)
@@ -130,55 +158,67 @@ class StepAttention:
             work.run(state.layer_blocks[layer], flat)
         return self._results.index_select(0, self._back).view(-1, heads * dim)
 
-    def _tile_rows(self, batch: Batch) -> int:
-        return max(batch.positions * self._spec.group, self._min_rows)
+    def _cut(self, batch: Batch) -> tuple[int, int]:
+        """(pieces, rows of each) of a tile's queries."""
+        return self._query_rows.cut(batch.positions * self._spec.group)
 
     def _shapes(self, batch: Batch) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Scratch of a batch: queries, scores, weights, gathered state, and its fp32 form if that is another."""
         dim, matrices = self._spec.head_dim, self._spec.kv_heads * len(batch.tiles)
-        rows, length, dtype = self._tile_rows(batch), batch.length, self._state.dtype
-        scores = (matrices, rows, length), torch.float32
+        (pieces, rows), length, dtype = self._cut(batch), batch.length, self._state.dtype
+        scores = (pieces * matrices, rows, length), torch.float32
         gathered = 2 * matrices * length // self._state.block_tokens, self._state.block_tokens * dim
-        shapes = [((matrices * rows, dim), torch.float32), scores, scores, (gathered, dtype)]
+        shapes = [((pieces * matrices * rows, dim), torch.float32), scores, scores, (gathered, dtype)]
         return shapes if dtype == torch.float32 else [*shapes, (gathered, torch.float32)]
 
     def _send_back(self, batch: Batch, first: int, back: np.ndarray) -> None:
-        spec, rows = self._spec, self._tile_rows(batch)
+        spec, (_, rows) = self._spec, self._cut(batch)
         for j, tile in enumerate(batch.tiles):
-            matrix = np.arange(spec.kv_heads)[:, None] * len(batch.tiles) + j
-            found = first + matrix * rows + np.arange(tile.count * spec.group)
+            piece, row = np.divmod(np.arange(tile.count * spec.group), rows)
+            matrix = (piece * spec.kv_heads + np.arange(spec.kv_heads)[:, None]) * len(batch.tiles) + j
+            found = first + matrix * rows + row
             found = found.reshape(spec.kv_heads, tile.count, spec.group).transpose(1, 0, 2)
             back[tile.row : tile.row + tile.count] = found.reshape(tile.count, -1)
 
     def _work(self, batch: Batch, scratch: list[torch.Tensor], part: torch.Tensor) -> Work:
-        spec, tiles, length, rows = self._spec, batch.tiles, batch.length, self._tile_rows(batch)
+        spec, tiles, length, (pieces, rows) = self._spec, batch.tiles, batch.length, self._cut(batch)
+        matrices = spec.kv_heads * len(tiles)
         queries, scores, weights, gathered, *rest = scratch
         wide = rest[0] if rest else gathered
         keys, values = wide.view(2, -1, length, spec.head_dim).unbind(0)
         first, start, count = np.array([(t.row, t.start, t.count) for t in tiles]).T[:, :, None]
         # Rows of a tile are (position, query head of the group); padding repeats the first position.
-        place = np.arange(rows) // spec.group
-        place = np.where(place < count, place, 0)
-        head = np.arange(spec.kv_heads)[:, None] * spec.group + np.arange(rows) % spec.group
-        query_index = (first + place) * (spec.heads + 2 * spec.kv_heads) + head[:, None, :]
+        row = np.arange(pieces * rows).reshape(pieces, 1, rows)
+        place = np.where(row // spec.group < count, row // spec.group, 0)  # [pieces, tiles, rows]
+        head = np.arange(spec.kv_heads)[:, None, None] * spec.group + row[:, None] % spec.group
+        query_index = (first + place)[:, None] * (spec.heads + 2 * spec.kv_heads) + head
         seen = int(start.min())  # positions before it are visible to every query of the batch
-        hidden = np.arange(seen, length) > (start + place)[:, :, None]
+        hidden = np.arange(seen, length) > (start + place)[:, None, :, :, None]
         tables = np.array([_table(tile.blocks, length // self._state.block_tokens) for tile in tiles])
         block_index = np.arange(self._state.planes)[:, None, None] * self._state.blocks + tables
         return Work(
             block_index=torch.from_numpy(block_index.reshape(-1)),
             gathered=gathered,
             wide=wide,
-            keys=keys.transpose(1, 2),
             query_index=torch.from_numpy(query_index.reshape(-1)),
             queries=queries,
-            grouped=queries.view(-1, rows, spec.head_dim),
+            products=[
+                product
+                for piece in zip(
+                    queries.view(-1, rows, spec.head_dim).split(matrices), scores.split(matrices), strict=True
+                )
+                for product in _scorings(piece[0], keys.transpose(1, 2), piece[1], self._query_rows.pieces)
+            ],
             scores=scores,
-            tail=scores.view(spec.kv_heads, len(tiles), rows, length)[..., seen:],
+            tail=scores.view(pieces, spec.kv_heads, len(tiles), rows, length)[..., seen:],
             mask=torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0))),
             weights=weights,
-            pairs=_pairs(weights, values),
-            out=part.view(-1, rows, spec.head_dim),
+            sums=[
+                (_pairs(piece, values), out)
+                for piece, out in zip(
+                    weights.split(matrices), part.view(-1, rows, spec.head_dim).split(matrices), strict=True
+                )
+            ],
         )
 
 
@@ -203,24 +243,19 @@ def _weigh(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], out: torch.Tensor
         out.baddbmm_(weights, values)
 
 
-def probe_rows(head_dim: int) -> tuple[int, str]:
-    """The fewest query rows from which a row's results have the same bits whatever the number of rows and the
-    length of the padding, and that in words; 1 if there is no such number up to 16."""
-    keys = torch.linspace(0, 997, 3 * 512 * head_dim).sin().view(3, 512, head_dim)
-    queries = torch.linspace(0, 991, 3 * 96 * head_dim).cos().view(3, 96, head_dim)
+def probe_rows(head_dim: int, kv_heads: int) -> QueryRows:
+    """How many query rows to put into one matrix on this machine."""
+    return probe(_attend, head_dim, kv_heads)
 
-    def attend(rows: int, length: int) -> torch.Tensor:
-        scores = torch.bmm(queries[:, :rows].contiguous(), keys[:, :length].transpose(1, 2))
-        scores[..., 60:] = -torch.inf
-        out = torch.empty(3, rows, head_dim)
-        _weigh(_pairs(torch.softmax(scores, -1), keys[:, :length]), out)
-        return out
 
-    usual, min_rows = attend(96, 512), 1
-    for rows in (*range(1, 10), 16, 17, 48, 96):
-        if not all(torch.equal(attend(rows, length), usual[:, :rows]) for length in (64, 192, 512)):
-            min_rows = rows + 1
-    words = "batched products over gathered blocks"
-    if min_rows > 16:
-        return 1, f"{words}; a row's bits may depend on the number of rows"
-    return min_rows, f"{words} with at least {min_rows} rows; a row's bits do not depend on their number"
+def _attend(
+    queries: torch.Tensor, keys: torch.Tensor, visible: int, tiled: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `Work.run` does it. The scores are returned as they are before those that are not visible are hidden."""
+    scores = torch.empty(*queries.shape[:2], keys.shape[1])
+    for product in _scorings(queries, keys.transpose(1, 2), scores, tiled):
+        product.run()
+    weights, out = scores.clone(), torch.empty_like(queries)
+    weights[..., visible:] = -torch.inf
+    _weigh(_pairs(torch.softmax(weights, -1), keys), out)
+    return scores, out

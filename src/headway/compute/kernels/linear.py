@@ -8,6 +8,7 @@ where only few rows at a time have stable bits, products come in pieces (`rows.p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ HALF_MAX = 65504.0
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`quick`: good enough for `--weights auto`. `serial`: packs on one thread, so several pack at once."""
+    """`quick`: good enough for `--weights auto`. `serial`: packs on one thread, so several pack at once. `holds`: the
+    largest magnitude that its format holds."""
 
     words: str
     pack: Pack
     quick: bool = True
     serial: bool = False
+    holds: float = torch.finfo(torch.bfloat16).max
 
 
 def _packed_fp32(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
@@ -46,9 +49,6 @@ def _packed_bf16(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 
 def _packed_half(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     """bf16 values held as fp16: exact from 7.6e-6 to 65504 in magnitude, below that off by at most 3e-8."""
-    low, high = torch.aminmax(weight)
-    if max(-low.item(), high.item()) > HALF_MAX:
-        raise ConfigError("--weights", f"bf16 is held as fp16 on this machine, and a weight exceeds {HALF_MAX:.0f}")
     packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
     multiply = torch.ops.quantized.linear_dynamic_fp16.default
     return lambda x: multiply(x, packed)
@@ -67,12 +67,14 @@ def _plain_bf16(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 #: By weights format, in order of preference.
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "fp32": (
-        Kernel("fp32 weights, oneDNN, packed", _packed_fp32),
-        Kernel("fp32 weights, F.linear", _plain_fp32),
+        Kernel("fp32 weights, oneDNN, packed", _packed_fp32, holds=math.inf),
+        Kernel("fp32 weights, F.linear", _plain_fp32, holds=math.inf),
     ),
     "bf16": (
         Kernel("bf16 weights and inputs, oneDNN, packed", _packed_bf16),
-        Kernel("bf16 weights held as fp16, fbgemm, packed, fp32 arithmetic", _packed_half, serial=True),
+        Kernel(
+            "bf16 weights held as fp16, fbgemm, packed, fp32 arithmetic", _packed_half, serial=True, holds=HALF_MAX
+        ),
         Kernel("bf16 weights and inputs, F.linear", _plain_bf16, quick=False),
     ),
 }
@@ -96,9 +98,27 @@ class Products:
         return self._probe.padded(count)
 
 
+def _refuse_overflow(kernel: Kernel, name: str, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Raises ConfigError for values that become infinite in the format that `kernel` holds. (A bf16 weight is one
+    that bf16 holds.)"""
+    for what, values in (("weight", weight if kernel.holds == HALF_MAX else None), ("bias", bias)):
+        if values is None or values.numel() == 0 or kernel.holds == math.inf:
+            continue
+        low, high = (end.item() for end in torch.aminmax(values))
+        if max(-low, high) > kernel.holds:
+            many = int((values.abs() > kernel.holds).sum())
+            raise ConfigError(
+                "--weights",
+                f"{name}.{what} has {many} values of magnitude above {kernel.holds:.6g}, up to "
+                f"{max(-low, high):.6g}, which overflow here ({kernel.words}); use --weights fp32",
+            )
+
+
 def _pack_all(
     kernel: Kernel, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]
 ) -> Iterator[tuple[str, Product]]:
+    for name, pair in weights.items():
+        _refuse_overflow(kernel, name, *pair)
     if not kernel.serial:
         yield from ((name, kernel.pack(*pair)) for name, pair in weights.items())
         return

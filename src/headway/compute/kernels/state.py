@@ -17,7 +17,8 @@ _ALIGNED = 64
 class PagedState:
     """State of one layer is [2 · kv_heads, blocks · block_tokens, head_dim]: keys of all heads, then values.
 
-    Zero at first, so that whatever a product pads with is finite; memory is touched only as blocks are written.
+    Zero at first, and finite always, so that whatever a product pads with is finite; memory is touched only as
+    blocks are written.
     """
 
     def __init__(self, spec: DecoderSpec, blocks: int, block_tokens: int, dtype: torch.dtype) -> None:
@@ -35,6 +36,11 @@ class PagedState:
             block, offset = np.divmod(np.arange(span.start, span.end), self.block_tokens)
             found.append(np.asarray(span.blocks)[block] * self.block_tokens + offset)
         return torch.from_numpy(np.concatenate(found))
+
+    def clear(self, spans: Sequence[Span]) -> None:
+        """Make the state of the spans' positions zero again."""
+        if spans:
+            self._all.index_fill_(2, self.slots(spans), 0)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, target), all sources read before any target is written."""

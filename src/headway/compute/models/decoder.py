@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from headway.compute.finite import rows_not_finite
 from headway.compute.kernels.attention import StepAttention
 from headway.compute.kernels.linear import Products
 from headway.compute.kernels.rows import Product
@@ -66,8 +67,9 @@ class Decoder:
         scale[:, : spec.heads] = spec.head_dim**-0.5
         self._cos, self._sin, self._scale = cos, sin, scale
 
-    def __call__(self, step: StepInput) -> torch.Tensor:
-        """The normed hidden states [len(hidden_rows), hidden], fp32, for `logits`. Writes the state of the step's
+    def __call__(self, step: StepInput) -> tuple[torch.Tensor, list[int]]:
+        """The normed hidden states [len(hidden_rows), hidden], fp32, for `logits`; and the rows whose hidden states
+        are not finite, as they are where any number on the way to them was NaN. Writes the state of the step's
         positions."""
         spec, attention = self.spec, step.attention
         turned = spec.heads + spec.kv_heads
@@ -81,7 +83,7 @@ class Decoder:
             torch.addcmul(normal * cos, normal.roll(spec.head_dim // 2, -1), sin, out=qk)
             x += layer.o(attention(index, qkv))
             x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x)).float()))
-        return self._norm(x.index_select(0, step.hidden_rows))
+        return self._norm(x.index_select(0, step.hidden_rows)), rows_not_finite(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab], fp32, of [rows, hidden]."""

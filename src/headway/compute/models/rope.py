@@ -43,6 +43,9 @@ class Rope:
         if partial not in (None, 1, 1.0):
             raise UnsupportedModel(name, f"partial rotary embedding (partial_rotary_factor {partial})")
         theta = float(given.get("rope_theta") or config.get("rope_theta") or 10000.0)
+        for key, value in {"rope_theta": theta, **given}.items():
+            if isinstance(value, float) and (not math.isfinite(value) or value <= 0):
+                raise ArtifactError(f"{name}: {key} of its rotary embedding is {value!r}, not a number above 0")
         if kind == "default":
             return cls(theta=theta)
         try:

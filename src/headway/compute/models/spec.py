@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +104,7 @@ class DecoderSpec:
             intermediate=_count(config, name, "intermediate_size"),
             vocab=_count(config, name, "vocab_size"),
             max_context=_count(config, name, "max_position_embeddings"),
-            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            norm_eps=_positive(config, name, "rms_norm_eps", 1e-6),
             tied=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=_switch(config, family.qkv_bias),
             o_bias=_switch(config, family.o_bias),
@@ -144,9 +145,16 @@ def _switch(config: Mapping[str, Any], switch: bool | str) -> bool:
     return bool(config.get(switch, False)) if isinstance(switch, str) else switch
 
 
+def _positive(config: Mapping[str, Any], name: str, key: str, default: float) -> float:
+    value = config.get(key, default)
+    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise ArtifactError(f"{name}: {key} in config.json is {value!r}, not a number above 0")
+    return float(value)
+
+
 def _count(config: Mapping[str, Any], name: str, key: str, default: int | None = None) -> int:
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or value < 1:
-        raise ArtifactError(f"{name}: config.json has no usable {key} (found {value!r})")
+        raise ArtifactError(f"{name}: {key} in config.json is {value!r}, not a whole number above 0")
     return value

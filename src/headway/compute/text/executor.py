@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import torch
 import torch.nn.functional as F
 
+from headway.artifacts.converted import Held
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
+from headway.compute.finite import rows_not_finite
 from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
 from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
+from headway.compute.kernels.query_rows import QueryRows
 from headway.compute.kernels.state import PagedState
 from headway.compute.logprobs import report
 from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling import choose
-from headway.compute.text.questions import answers, questions
+from headway.compute.text.questions import answers, questions, spans_of
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
 from headway.errors import ConfigError
 from headway.plan import Span, SpanResult, StepPlan, StepResult, TokenLogprob
@@ -48,6 +52,14 @@ def pool_blocks(spec: DecoderSpec, block_tokens: int, state: str, memory_bytes: 
     return memory_bytes // one
 
 
+def check_free(spec: DecoderSpec, blocks: int, block_tokens: int, state: str) -> None:
+    """Raises ConfigError if so many blocks would not fit into the memory that is free now."""
+    need, free = blocks * block_bytes(spec, block_tokens, state), psutil.virtual_memory().available
+    if need > free:
+        text = f"{blocks}blocks of {spec.name} are {need >> 20}MiB of state, and {free >> 20}MiB are free"
+        raise ConfigError("--memory", text)
+
+
 class TextExecutor:
     """Implements `Executor` for the pattern `text`. Make one with `load`. Not safe for concurrent calls."""
 
@@ -57,12 +69,14 @@ class TextExecutor:
         decoder: Decoder,
         state: PagedState,
         rows: Callable[[int], int],
-        min_rows: int,
+        query_rows: QueryRows,
         max_step_positions: int,
+        held: tuple[Held, ...],
     ) -> None:
-        """`rows` and `min_rows`: what numbers of rows are padded to, see `kernels`."""
-        self._facts, self._decoder, self._state = facts, decoder, state
-        self._rows, self._min_rows, self._max_step_positions = rows, min_rows, max_step_positions
+        """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's
+        files in the cache."""
+        self._facts, self._decoder, self._state, self._held = facts, decoder, state, held
+        self._rows, self._query_rows, self._max_step_positions = rows, query_rows, max_step_positions
         self._scratch = Scratch()
         self.blocks = state.blocks
 
@@ -102,10 +116,11 @@ class TextExecutor:
             weights = choose_weights(weights)
             state = state_format(state, weights)
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
-            tensors, weights_bytes = load_tensors(spec, files, weights, cache, progress)
-            products = Products(probe_kernel(weights), matrices(spec, tensors))
-            min_rows, attention_words = probe_rows(spec.head_dim)
-            decoder = Decoder(spec, tensors, products, min(spec.max_context, blocks * block_tokens))
+            check_free(spec, blocks, block_tokens, state)
+            loaded = load_tensors(spec, files, weights, cache, progress)
+            products = Products(probe_kernel(weights), matrices(spec, loaded.tensors))
+            query_rows = probe_rows(spec.head_dim, spec.kv_heads)
+            decoder = Decoder(spec, loaded.tensors, products, min(spec.max_context, blocks * block_tokens))
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
         facts = ModelFacts(
             name=files.name,
@@ -114,34 +129,42 @@ class TextExecutor:
             vocab=spec.vocab,
             max_context=spec.max_context,
             weights_format=weights,
-            weights_bytes=weights_bytes,
+            weights_bytes=loaded.bytes,
             state_format=state,
             block_bytes=block_bytes(spec, block_tokens, state),
             eos_ids=files.eos_ids,
-            kernels={"products": products.words, "attention": attention_words},
+            kernels={
+                "products": products.words,
+                "attention": f"batched products over gathered blocks, {query_rows.words}",
+            },
         )
-        return cls(facts, decoder, paged, products.rows, min_rows, max_step_positions)
+        return cls(facts, decoder, paged, products.rows, query_rows, max_step_positions, loaded.held)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
         if plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
-        results = self._answer(plan.items) if plan.items else ()
+        results, spoiled = self._answer(plan.items) if plan.items else ((), ())
+        # Attention hides a position by a weight of zero, and zero times NaN is NaN: none may stay in the pool.
+        self._state.clear([plan.items[place] for place in spoiled])
         if plan.copies:
             self._state.copy(plan.copies)
-        return StepResult(results)
+        return StepResult(results, spoiled)
 
     @torch.inference_mode()
     def logits(self, spans: tuple[Span, ...], rows: list[int]) -> torch.Tensor:
         """Evaluate `spans` and give the logits at `rows` of their positions, counted through: [len(rows), vocab],
         fp32. Writes the state of the spans' positions."""
-        return self._head(self._decoder(self._input(spans, rows)))
+        return self._head(self._decoder(self._input(spans, rows))[0])
 
-    def _answer(self, spans: tuple[Span, ...]) -> tuple[SpanResult, ...]:
+    def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[SpanResult, ...], tuple[int, ...]]:
+        """What came of each span; and the places of the spans with numbers that are not finite."""
         asked = questions(spans)
-        hidden = self._decoder(self._input(spans, [*asked.rows, *(row for row, _, _ in asked.scored)]))
+        wanted = [*asked.rows, *(row for row, _, _ in asked.scored)]
+        hidden, spoiled = self._decoder(self._input(spans, wanted))
         logits = self._head(hidden[: len(asked.rows)])
+        spoiled += [asked.rows[row] for row in rows_not_finite(logits)]
         chosen = choose(logits, asked.picks)
         said = [
             None if draw.logprobs is None else report(logits[row], token, draw.logprobs)
@@ -152,8 +175,9 @@ class TextExecutor:
             part = asked.scored[first : first + _SCORED_TOGETHER]
             at = len(asked.rows) + first
             rows = self._head(hidden[at : at + len(part)])
+            spoiled += [part[row][0] for row in rows_not_finite(rows)]
             scores += [report(row, token, top) for row, (_, token, top) in zip(rows, part, strict=True)]
-        return tuple(answers(spans, chosen, said, tuple(scores)))
+        return tuple(answers(spans, chosen, said, tuple(scores))), spans_of(spans, spoiled)
 
     def _head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits of every row of `hidden`, padded to a number of rows whose bits do not depend on it."""
@@ -169,6 +193,6 @@ class TextExecutor:
         return StepInput(
             tokens=torch.tensor(tokens + padding),
             positions=torch.tensor(positions + padding),
-            attention=StepAttention(self._decoder.spec, self._state, self._scratch, spans, rows, self._min_rows),
+            attention=StepAttention(self._decoder.spec, self._state, self._scratch, spans, rows, self._query_rows),
             hidden_rows=torch.tensor(hidden_rows, dtype=torch.int64),
         )

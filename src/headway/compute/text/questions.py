@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from headway.compute.sampling import verify
@@ -10,6 +10,8 @@ from headway.plan import Draw, Span, SpanResult, TokenLogprob
 
 #: Logprobs of some tokens, in order.
 Logprobs = tuple[TokenLogprob, ...]
+#: Per span its tokens, their logprobs, and the scores of its known tokens.
+Answers = tuple[tuple[tuple[int, ...], Logprobs, Logprobs], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,16 @@ def questions(spans: tuple[Span, ...]) -> Questions:
             picks += [(len(rows), draw) for draw in span.draws]
             rows.append(end - 1)
     return Questions(rows, picks, scored)
+
+
+def spans_of(spans: tuple[Span, ...], rows: Iterable[int]) -> tuple[int, ...]:
+    """Places of the spans that `rows` belong to, each once; rows past the last span (padding) are nobody's."""
+    wanted, found, end = set(rows), [], 0
+    for place, span in enumerate(spans):
+        first, end = end, end + len(span.tokens)
+        if any(first <= row < end for row in wanted):
+            found.append(place)
+    return tuple(found)
 
 
 def _verifying(span: Span) -> Iterator[tuple[int, Draw]]:

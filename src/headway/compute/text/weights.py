@@ -8,24 +8,28 @@ in place as they are read, so no more than one tensor of the model is in memory 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import safe_open
 
+from headway.artifacts.converted import Converted, Held
 from headway.artifacts.files import ModelFiles
+from headway.compute.finite import count_not_finite, rows_not_finite
 from headway.compute.models.spec import DecoderSpec
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.errors import ArtifactError, ConfigError, UnsupportedModel
 
 Progress = Callable[[int, int], None]
+#: Where each canonical tensor lies: offset in bytes, dtype, values per row.
+Places = dict[str, tuple[int, torch.dtype, int]]
 
-#: Raised whenever the canonical layout changes, so that files of an older one are not read.
-LAYOUT = 1
+#: Raised whenever the canonical layout, or what is checked while it is made, changes: files of an older one are not
+#: read.
+LAYOUT = 2
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _TAGS = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
@@ -39,21 +43,35 @@ class Part:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Canonical tensors as views of a mapped file (do not write to them), their size, and what keeps the files of the
+    model in the cache."""
+
+    tensors: dict[str, torch.Tensor]
+    bytes: int
+    held: tuple[Held, ...]
+
+
 def load_tensors(
     spec: DecoderSpec, files: ModelFiles, weights: str, cache: Path, progress: Progress | None = None
-) -> tuple[dict[str, torch.Tensor], int]:
-    """Canonical tensors as views of a mapped file, and their size in bytes. Do not write to them.
-
-    The file is made at the first call for a revision and format; `progress(done_bytes, total_bytes)` counts its
-    bytes. Raises UnsupportedModel for a tensor that the decoder has no place for, ArtifactError for one that is
-    missing or has another shape.
+) -> Weights:
+    """The file is made at the first call for these tensors and format; `progress(done_bytes, total_bytes)` counts
+    its bytes. Raises UnsupportedModel for a tensor that the decoder has no place for, ArtifactError for one that is
+    missing, has another shape, or holds a value that is not finite, ConfigError for one that the format cannot hold.
     """
-    path = cache / f"{files.revision}-{weights}-{LAYOUT}.safetensors"
-    if not path.exists():
-        _write(spec, files, DTYPES[weights], path, progress or (lambda done, total: None))
-    with safe_open(path, framework="pt") as file:
+    kept, expected = Converted(cache), parts(spec)
+    digest = kept.digest(files.revision, files.tensors.digest)
+    decides = repr((digest, weights, LAYOUT, spec.tied, sorted((name, astuple(p)) for name, p in expected.items())))
+    key = f"{weights}-{blake2b(decides.encode(), digest_size=12).hexdigest()}"
+    while (held := kept.hold(key)) is None:
+        header, places, total = _header(expected, DTYPES[weights])
+        with kept.making(key, len(header) + total) as path:
+            _write(spec, files, path, header, (places, total), progress or (lambda done, total: None))
+    revision = kept.hold_revision(files.revision, digest)
+    with safe_open(held.path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    return tensors, sum(tensor.nbytes for tensor in tensors.values())
+    return Weights(tensors, sum(tensor.nbytes for tensor in tensors.values()), (held, revision))
 
 
 def parts(spec: DecoderSpec) -> dict[str, Part]:
@@ -86,42 +104,33 @@ def parts(spec: DecoderSpec) -> dict[str, Part]:
     return found
 
 
-def _write(spec: DecoderSpec, files: ModelFiles, dtype: torch.dtype, path: Path, progress: Progress) -> None:
-    """Fill a temporary file, then rename it: a file under its final name is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    expected = parts(spec)
-    header, places, total = _header(expected, dtype)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(header)
-            file.truncate(len(header) + total)
-        buffer = np.memmap(temporary, dtype=np.uint8, mode="r+", offset=len(header))
-        missing, done = set(expected), 0
-        for name, array in files.tensors.read():
-            if _ignored(spec, name):
-                continue
-            part = _check(files.name, expected, name, array)
-            offset, kind, row_values = places[part.target]
-            data = _bytes(array, kind)
-            first = offset + part.start * row_values * kind.itemsize
-            buffer[first : first + data.size] = data
-            missing.discard(name)
-            done += data.size
-            progress(done, total)
-        if missing:
-            raise ArtifactError(f"{files.name} lacks {len(missing)} tensors, among them {min(missing)}")
-        buffer.flush()
-        del buffer
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+def _write(
+    spec: DecoderSpec, files: ModelFiles, path: Path, header: bytes, layout: tuple[Places, int], progress: Progress
+) -> None:
+    """Fill the file at `path`, which is as large as it must be. Every value is seen here, and none gets in that is
+    not finite."""
+    expected, (places, total) = parts(spec), layout
+    buffer = np.memmap(path, dtype=np.uint8, mode="r+")
+    buffer[: len(header)] = np.frombuffer(header, np.uint8)
+    missing, done = set(expected), 0
+    for name, array in files.tensors.read():
+        if _ignored(spec, name):
+            continue
+        part = _check(files.name, expected, name, array)
+        offset, kind, row_values = places[part.target]
+        data = _bytes(files.name, name, array, kind)
+        first = len(header) + offset + part.start * row_values * kind.itemsize
+        buffer[first : first + data.size] = data
+        missing.discard(name)
+        done += data.size
+        progress(done, total)
+    if missing:
+        raise ArtifactError(f"{files.name} lacks {len(missing)} tensors, among them {min(missing)}")
+    buffer.flush()
 
 
-def _header(
-    expected: dict[str, Part], dtype: torch.dtype
-) -> tuple[bytes, dict[str, tuple[int, torch.dtype, int]], int]:
-    """The file's header, where each canonical tensor lies (offset in bytes, dtype, values per row), total bytes."""
+def _header(expected: dict[str, Part], dtype: torch.dtype) -> tuple[bytes, Places, int]:
+    """The file's header, where each canonical tensor lies, total bytes."""
     shapes: dict[str, tuple[int, ...]] = {}
     for part in expected.values():
         rows = max(shapes.get(part.target, (0,))[0], part.start + part.shape[0])
@@ -138,10 +147,20 @@ def _header(
     return len(text).to_bytes(8, "little") + text, places, offset
 
 
-def _bytes(array: np.ndarray, kind: torch.dtype) -> np.ndarray:
-    """The values in row order, rounded to `kind` (to nearest, ties to even)."""
-    own = np.require(array, np.float32, ["C", "W"])  # torch accepts no read-only memory
-    return torch.from_numpy(own).to(kind).reshape(-1).view(torch.uint8).numpy()
+def _bytes(model: str, name: str, array: np.ndarray, kind: torch.dtype) -> np.ndarray:
+    """The values in row order, rounded to `kind` (to nearest, ties to even). Raises ArtifactError for values that are
+    not finite, ConfigError for some that `kind` cannot hold."""
+    own = torch.from_numpy(np.require(array, np.float32, ["C", "W"]))  # torch accepts no read-only memory
+    rounded = own.to(kind).reshape(-1)
+    if rows_not_finite(rounded[None]):
+        bad = count_not_finite(own)
+        if bad:
+            raise ArtifactError(
+                f"{model}: {bad} of the {own.numel()} values of the tensor {name} are not finite (NaN or infinite); "
+                "the file is damaged, get it again"
+            )
+        raise ConfigError("--weights", f"{name} has {count_not_finite(rounded)} values too large for bf16; use fp32")
+    return rounded.view(torch.uint8).numpy()
 
 
 def _ignored(spec: DecoderSpec, name: str) -> bool:
@@ -152,7 +171,7 @@ def _ignored(spec: DecoderSpec, name: str) -> bool:
 def _check(model: str, expected: dict[str, Part], name: str, array: np.ndarray) -> Part:
     part = expected.get(name)
     if part is None:
-        raise UnsupportedModel(model, f"a place for the tensor {name} {list(array.shape)}")
+        raise UnsupportedModel(model, f"the tensor {name} {list(array.shape)}")
     if array.shape != part.shape:
         raise ArtifactError(f"{model}: {name} has the shape {list(array.shape)}, not {list(part.shape)}")
     return part

@@ -116,6 +116,9 @@ class EmbedPattern:
     def fault(self, request: Request) -> str | None:
         return None
 
+    def words(self, entry: Entry) -> str:
+        return f"what the model computed for input {entry.part}"
+
     def enter(self, entry: Entry, result: Vector, books: Books) -> None:
         request, index = entry.request, entry.part
         progress: EmbedProgress = request.progress

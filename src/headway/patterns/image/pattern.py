@@ -129,6 +129,9 @@ class ImagePattern:
     def fault(self, request: Request) -> str | None:
         return None
 
+    def words(self, entry: Entry) -> str:
+        return f"what the model computed as item {entry.member.start + 1} of {entry.part.items}"
+
     def enter(self, entry: Entry, result: ItemResult, books: Books) -> None:
         request, progress = entry.request, entry.part
         progress.done += 1

@@ -131,6 +131,9 @@ class TextPattern:
         fault = next(filter(None, faults), None)
         return None if fault is None else f"the answer cannot go on within its grammar: {fault}"
 
+    def words(self, entry: Entry) -> str:
+        return f"what the model computed at positions {entry.item.start} to {entry.item.end - 1}"
+
     def enter(self, entry: Entry, result: SpanResult, books: Books) -> None:
         enter(entry, result, books, self.memory)
 

@@ -131,9 +131,10 @@ function stage(view) {
 }
 
 function never(verdict) {
-  if (!verdict) return "its body meant nothing to the engine";
+  if (!verdict) return "its body was invalid";
   const unit = { blocks: "blocks of state", positions: "positions", seats: "seats" }[verdict.unit];
-  return `it needs ${verdict.need} ${unit} and the limit is ${verdict.limit} (${verdict.option} raises it)`;
+  const raised = verdict.option ? `${verdict.option} raises it` : "it is the model's own";
+  return `it needs ${verdict.need} ${unit} and the limit is ${verdict.limit} (${raised})`;
 }
 
 function progress({ sequences }) {

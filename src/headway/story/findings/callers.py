@@ -11,6 +11,7 @@ from headway.story.findings.cost import middle
 from headway.story.record import Record
 from headway.story.seen import Seen
 from headway.story.sentences import count, times
+from headway.verdict import Never
 
 #: An answer lay long from here on: several round trips across the world.
 LONG_NS = 250_000_000
@@ -19,9 +20,9 @@ REFUSALS = {
     "queue": ("the queue was full (429)", "send less at once, and come again after the answer's Retry-After"),
     "loading": ("no model was ready (503)", "send when /ready answers 200"),
     "pool": ("they could never fit into the pool (400)", "raise --memory, or ask for fewer max_tokens"),
-    "context": ("they exceed the context (400)", "raise --max-context, or send shorter prompts"),
-    "seats": ("they want more sequences than there are seats (400)", "raise --seats, or ask for a smaller n"),
-    "invalid": ("they mean nothing (400)", "read the errors: each names the field and what it must be"),
+    "context": ("they exceeded the context (400)", "send shorter prompts, or ask for fewer max_tokens"),
+    "seats": ("they wanted more sequences than there are seats (400)", "raise --seats, or ask for a smaller n"),
+    "invalid": ("they were invalid (400)", "read the errors: each names the field and what it must be"),
 }
 
 
@@ -34,16 +35,19 @@ def _records(seen: Seen) -> list[Record]:
 def refused(seen: Seen) -> Finding | None:
     """Requests that were turned away."""
     reasons = Counter(seen.turned_away)
-    reasons.update(record.reason or "invalid" for record in _records(seen) if record.stage is Stage.REFUSED)
+    turned_away = [record for record in _records(seen) if record.stage is Stage.REFUSED]
+    reasons.update(record.reason or "invalid" for record in turned_away)
     if not reasons:
         return None
     most = reasons.most_common(1)[0][0]
+    options = {r.verdict.option for r in turned_away if r.reason == most and isinstance(r.verdict, Never)}
+    raise_it = "raise --max-context, or " if most == "context" and "--max-context" in options else ""
     shown = named([f"{n} because {REFUSALS.get(reason, (reason,))[0]}" for reason, n in reasons.most_common()])
     return Finding(
         "refused",
         0.0,
         f"{count(reasons.total(), 'request')} {'was' if reasons.total() == 1 else 'were'} refused: {shown}.",
-        REFUSALS.get(most, ("", "read the errors: each says what was in the way"))[1],
+        raise_it + REFUSALS.get(most, ("", "read the errors: each says what was in the way"))[1],
         "A longer queue (--max-waiting) would not help where work comes faster than it is done: it only waits longer."
         if most == "queue"
         else "",
@@ -70,9 +74,33 @@ def grammars(seen: Seen) -> Finding | None:
     )
 
 
+def not_finite(seen: Seen) -> Finding | None:
+    """Requests that ended because the model's numbers came out as NaN or infinity."""
+    failed = [record for record in _records(seen) if record.reason == ev.NOT_FINITE]
+    if not failed:
+        return None
+    weights = seen.loaded.weights if seen.loaded else None
+    served = f" in {weights}" if weights else ""
+    return Finding(
+        "not_finite",
+        0.0,
+        f"{count(len(failed), 'request')} failed because the model computed NaN or infinity, served{served} "
+        f"({named([record.id for record in failed])}).",
+        "serve with --weights fp32"
+        if weights and weights != "fp32"
+        else "get the model's files again, or another model",
+        "If fp32 changes nothing, the model's files are damaged: get them again."
+        if weights and weights != "fp32"
+        else "",
+        lost=len(failed),
+        evidence={"requests": [record.id for record in failed], "weights": weights},
+    )
+
+
 def failures(seen: Seen) -> Finding | None:
     """Requests that failed for another reason."""
-    failed = [r for r in _records(seen) if r.stage is Stage.FAILED and r.reason != ev.GRAMMAR]
+    told = ev.GRAMMAR, ev.NOT_FINITE
+    failed = [r for r in _records(seen) if r.stage is Stage.FAILED and r.reason not in told]
     if not failed:
         return None
     message, often = Counter(record.message or "no message" for record in failed).most_common(1)[0]

@@ -77,7 +77,7 @@ def memory_full(seen: Seen) -> Finding | None:
     )
     meanwhile = [
         *([f"{count(evicted, 'block')} of known prefixes had to go"] if evicted else []),
-        *([f"requests were put out {times(len(seen.preemptions))}"] if seen.preemptions else []),
+        *([f"requests were preempted {times(len(seen.preemptions))}"] if seen.preemptions else []),
     ]
     if meanwhile:
         says += f" Meanwhile {' and '.join(meanwhile)}."
@@ -111,12 +111,12 @@ def recomputed(seen: Seen) -> Finding | None:
         "recomputed",
         cost_ns / 1e9,
         f"{again} of {evaluated} positions ({again / evaluated:.0%}) were evaluated again after "
-        f"{count(len(seen.preemptions), 'preemption')}, which lost {lost}; most often {by} put out {victim} "
+        f"{count(len(seen.preemptions), 'preemption')}, which lost {lost}; most often {by} preempted {victim} "
         f"({times(often)}). Up to {used} sequences were active, a sequence held up to {seen.most_held} "
         f"blocks, and there are {total}.",
         f"raise --memory to {used * seen.most_held} blocks, which hold as many sequences to their end{lower}",
         "More --step-tokens would not help: it is space that was short.",
         evidence={"recomputed": again, "evaluated": evaluated, "preemptions": len(seen.preemptions), "lost": lost,
                   "blocks": total, "most_held": seen.most_held, "most_active": used, "fits": fits,
-                  "who": named([f"{by} put out {victim}" for by, victim in pairs])},
+                  "who": named([f"{by} preempted {victim}" for by, victim in pairs])},
     )  # fmt: skip

@@ -1,0 +1,16 @@
+"""Whether computed numbers are numbers: NaN and infinity end a request, they are never sampled from."""
+
+from __future__ import annotations
+
+import torch
+
+
+def rows_not_finite(values: torch.Tensor) -> list[int]:
+    """Rows of `values` [rows, size] that hold NaN or infinity. One sum per row tells of all that are sound."""
+    suspects = values.sum(-1).isfinite().logical_not_().nonzero().flatten().tolist()
+    return [row for row in suspects if count_not_finite(values[row])]  # a sum alone may overflow
+
+
+def count_not_finite(values: torch.Tensor) -> int:
+    """How many of `values` are NaN or infinite."""
+    return values.numel() - int(values.isfinite().sum())
