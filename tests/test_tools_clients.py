@@ -57,7 +57,7 @@ def test_every_script_is_run_and_every_client_is_pinned(tools: Any) -> None:
 def test_a_failure_is_shown_as_one_with_its_reason(tools: Any) -> None:
     page, (client, *_) = tools("page"), tools("environments").read("client")
     outcomes = {
-        "chat": page.Outcome(True, "hello"), "n": page.Outcome(None, "has no way"), "stops": page.Outcome(False, "so"),
+        "chat": page.Outcome(True, "hi"), "n": page.Outcome(None, "has no way"), "stops": page.Outcome(False, "so"),
     }  # fmt: skip
     text = page.write({client: outcomes}, {client: page.Load(4, 2, "two refused")}, "m", "t")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
