@@ -37,6 +37,7 @@ CONTRACT = {
     "headway_requests_finished_total": ("stop", "length", "cancelled", "time", "failed"),
     "headway_requests_refused_total": ("pool", "context", "seats", "queue", "loading", "invalid"),
     "headway_slow_readers_total": ("",),
+    "headway_event_log_lost_events_total": ("",),
     "headway_time_to_first_token_seconds_count": ("",),
     "headway_inter_token_seconds_count": ("",),
     "headway_queued_seconds_count": ("space", "turn", "input"),

@@ -148,6 +148,39 @@ def test_an_answer_without_a_call_of_an_offered_function_is_text(
     assert (streamed.content, streamed.calls, streamed.finish) == (text, [], ["stop"])
 
 
+@pytest.mark.parametrize("form", ["chats", "responses"])
+def test_only_allowed_tools_are_shown_and_called(server: Server, form: str) -> None:
+    names = [tool["function"]["name"] for tool in TOOLS]
+    last = {"type": "function", "function": {"name": names[-1]}} if form == "chats" else {"name": names[-1]}
+    allowed = {"mode": "required", "tools": [last]}
+    choice = {"type": "allowed_tools", **({"allowed_tools": allowed} if form == "chats" else allowed)}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 60, "temperature": 0}
+    answer = server.http.post("/v1/chat/completions", json=body | {"tools": TOOLS, "tool_choice": choice}).json()
+    assert {call["function"]["name"] for call in answer["choices"][0]["message"]["tool_calls"]} == {names[-1]}
+    alone = server.http.post(
+        "/v1/chat/completions", json=body | {"tools": TOOLS[-1:], "tool_choice": "required"}
+    ).json()
+    assert answer["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"], "the others are not in the prompt"
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"mode": "required", "tools": [{"name": "nosuch"}]}, "'nosuch', which tools does not offer"),
+        ({"mode": "maybe", "tools": [{"name": "x"}]}, "must be"),
+        ({"mode": "auto", "tools": []}, "must be"),
+        ({"mode": "auto", "tools": [7]}, "None, which tools does not offer"),
+        ([], "must be"),
+    ],
+)
+def test_an_allowance_that_cannot_be_kept_is_refused(server: Server, choice: Any, said: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "tools": TOOLS}
+    chosen = {"type": "allowed_tools", "allowed_tools": choice}
+    response = server.http.post("/v1/chat/completions", json=body | {"tool_choice": chosen})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "tool_choice") and said in error["message"]
+
+
 def test_with_tool_choice_none_nothing_is_offered_and_nothing_read_as_a_call(
     server: Server, client: openai.OpenAI
 ) -> None:

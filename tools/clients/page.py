@@ -41,25 +41,30 @@ def write(results: dict[Client, dict[str, Outcome]], loads: dict[Client, Load], 
         f"on {today}, Python {platform.python_version()}, models {models}.",
     ]
     if results:
-        parts += [_table(results), _meaning(), *_reasons(results)]
+        parts += [_table(results), _meaning(results), *_reasons(results)]
     if loads:
         parts += ["## Load clients", _loads(loads)]
     return "\n\n".join(parts) + "\n"
 
 
 def _table(results: dict[Client, dict[str, Outcome]]) -> str:
-    tasks = [task for task, _ in TASKS if any(task in outcomes for outcomes in results.values())]
+    tasks = [task for task, _ in _asked(results)]
     heads = ["task", *(f"{client.name} {client.version}" for client in results)]
     rows = [[f"`{task}`", *(_cell(outcomes[task]) for outcomes in results.values())] for task in tasks]
     return _rows([heads, ["---"] * len(heads), *rows])
+
+
+def _asked(results: dict[Client, dict[str, Outcome]]) -> list[list[str]]:
+    """The tasks that were run, with their meanings."""
+    return [[task, meaning] for task, meaning in TASKS if any(task in outcomes for outcomes in results.values())]
 
 
 def _cell(outcome: Outcome) -> str:
     return {True: "ok", False: "**failed**", None: "–"}[outcome.ok]
 
 
-def _meaning() -> str:
-    lines = [f"- `{task}`: {meaning}" for task, meaning in TASKS]
+def _meaning(results: dict[Client, dict[str, Outcome]]) -> str:
+    lines = [f"- `{task}`: {meaning}" for task, meaning in _asked(results)]
     told = "*ok*: as said below. *failed*: otherwise, for the reason given. *–*: the client has no way to ask for it."
     return "\n".join([told, "", *lines])
 

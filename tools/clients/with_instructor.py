@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import instructor
 import openai
+from instructor.exceptions import IncompleteOutputException
 from pydantic import BaseModel
 
 import tasks
@@ -83,8 +84,7 @@ class Client:
         return tasks.expects(openai.BadRequestError, ask, "maximum context length")
 
     def cut_off(self) -> str:
-        kind = instructor.exceptions.IncompleteOutputException
-        return tasks.expects(kind, lambda: self.ask(max_tokens=tasks.CUT_TOKENS))
+        return tasks.expects(IncompleteOutputException, lambda: self.ask(max_tokens=tasks.CUT_TOKENS))
 
     def developer(self) -> str:
         messages = [{"role": "developer", "content": tasks.INSTRUCTIONS}, tasks.user(tasks.QUESTION)]

@@ -22,6 +22,7 @@ class Client:
     def __init__(self, place: tasks.Place) -> None:
         self.place = place
         litellm.suppress_debug_info = True
+        litellm.disable_stop_sequence_limit = True  # it otherwise sends the first four only
 
     def ask(self, text: str = tasks.QUESTION, **fields: Any) -> Any:
         given = {

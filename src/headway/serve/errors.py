@@ -91,4 +91,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     detail = str(getattr(error, "detail", error))
     headers = getattr(error, "headers", None)
     text = f"{request.method} {request.url.path}: {detail}"
+    if status == 404:
+        text += ". GET /openapi.json lists what is served"
     return Refusal(status, text, code="http_error", headers=headers).response()

@@ -42,10 +42,12 @@ async def chat(request: Request) -> Response:
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     current = visit(request)
     claim_room(front, current, [len(data)])
+    asked = await asyncio.to_thread(_asked, front, body, tools)
     chat = await chat_prompt(front, body.messages, body, tools)
     await refuse_over_long(front, _asks(body, [chat.text]), current)
     prompt = await asyncio.to_thread(front.tokenizer.encode, chat.text, add_bos=False)
-    return await _generate(request, front, body, [Prompt(prompt)], [*ignored, *chat.ignored], tools=tools)
+    ignored += chat.ignored
+    return await _generate(request, front, body, [Prompt(prompt)], ignored, asked, tools=tools)
 
 
 async def completions(request: Request) -> Response:
@@ -59,7 +61,7 @@ async def completions(request: Request) -> Response:
     claim_room(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
     await refuse_over_long(front, _asks(body, given, listed=listed is not None), current)
     prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body) for each in given])
-    return await _generate(request, front, body, prompts, ignored, listed=listed is not None)
+    return await _generate(request, front, body, prompts, ignored, asked_grammar(body), listed=listed is not None)
 
 
 def _read_completion(data: bytes) -> tuple[CompletionBody, list[str], list[str | list[int]] | None]:
@@ -89,6 +91,7 @@ async def _generate(
     body: ChatBody | CompletionBody,
     prompts: list[Prompt],
     ignored: list[str],
+    asked: Asked | None,
     *,
     listed: bool = False,
     tools: Tools | None = None,
@@ -100,7 +103,6 @@ async def _generate(
     await refuse_over_long(front, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
     field = "messages" if isinstance(body, ChatBody) else "prompt"
     settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
-    asked = _asked(front, body, tools)
     if body.priority and not front.options.heeds_priority:
         body.priority = 0
         ignored = [*ignored, "priority"]
@@ -123,7 +125,7 @@ async def _generate(
     )  # fmt: skip
 
 
-def _asked(front: Front, body: ChatBody | CompletionBody, tools: Tools | None) -> Asked | None:
+def _asked(front: Front, body: ChatBody, tools: Tools | None) -> Asked | None:
     """What the answer must be, whichever field says it. Raises InvalidRequest."""
     asked = asked_grammar(body)
     return asked if tools is None else tools.grammar(front.tool_format, front.tokenizer, asked)

@@ -93,6 +93,10 @@ def read_tools(tools: Sequence[Any], choice: str | Mapping[str, Any] | None, par
         if name in functions:
             raise InvalidRequest(f"tools[{i}].function.name", f"tools[{i}] has the name {name!r} of an earlier one")
         functions[name] = parameters
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        choice, allowed = _allowed(choice, functions)
+        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
+        functions = {name: schema for name, schema in functions.items() if name in allowed}
     forced = _forced(choice, functions)
     if not functions or choice == "none":
         return None
@@ -124,6 +128,29 @@ def _function(where: str, tool: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
         raise InvalidRequest(f"{where}.parameters", f'{where}.parameters must be a JSON schema of type "object"')
     return name, parameters
+
+
+def _allowed(choice: Mapping[str, Any], functions: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
+    """OpenAI's `allowed_tools`: `auto` or `required`, and the functions that may be called. The others are not shown
+    to the model."""
+    given = choice.get("allowed_tools", choice)
+    mode, listed = (given.get("mode"), given.get("tools")) if isinstance(given, Mapping) else (None, None)
+    if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
+        form = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": …}}, …]}'
+        raise InvalidRequest("tool_choice", f"tool_choice.allowed_tools must be {form}")
+    names = [_named(tool) for tool in listed]
+    for name in names:
+        if name not in functions:
+            raise InvalidRequest(
+                "tool_choice", f"tool_choice allows the function {name!r}, which tools does not offer"
+            )
+    return mode, frozenset(map(str, names))
+
+
+def _named(tool: Any) -> Any:
+    """The name in a reference to a function, in the form of chats or of responses."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
 
 
 def _forced(choice: str | Mapping[str, Any] | None, functions: Mapping[str, Any]) -> tuple[str, ...]:
