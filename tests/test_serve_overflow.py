@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
-from langchain_core.exceptions import ContextOverflowError
-from langchain_openai import ChatOpenAI
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
@@ -110,42 +107,3 @@ def test_the_option_that_raises_a_limit_is_named(smollm2: ModelFiles) -> None:
         assert refused(server.complete([7] * 47, max_tokens=None, n=2), "never_pool", "n")
         told = refused(server.complete([7], n=3), "never_seats", "n")
         assert told == ("n is 3: each answer takes a seat, and the server has 2. Please reduce n, or raise --seats.")
-
-
-# -- clients ----------------------------------------------------------------------------------------------------
-
-
-def test_openais_client_has_the_code(server: FakeServer) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model=MODEL, messages=MESSAGES)  # type: ignore[arg-type]
-    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_langchain_recognises_an_overflow(server: FakeServer, streaming: bool) -> None:
-    model = ChatOpenAI(model=MODEL, base_url=f"{server.url}/v1", api_key="none", max_retries=0)  # type: ignore[arg-type]
-    with pytest.raises(ContextOverflowError):
-        list(model.stream("word " * 200)) if streaming else model.invoke("word " * 200)
-
-
-@pytest.mark.filterwarnings("ignore")  # importing it warns
-def test_litellm_recognises_an_overflow(server: FakeServer) -> None:
-    litellm = pytest.importorskip("litellm")
-    ask = {"model": f"openai/{MODEL}", "api_base": f"{server.url}/v1", "api_key": "none", "num_retries": 0}
-    with pytest.raises(litellm.ContextWindowExceededError):
-        litellm.completion(messages=MESSAGES, **ask)
-    with pytest.raises(litellm.ContextWindowExceededError):
-        list(litellm.completion(messages=MESSAGES, stream=True, **ask))
-    with pytest.raises(litellm.ContextWindowExceededError):
-        litellm.completion(messages=[{"role": "user", "content": "hi"}], max_tokens=CONTEXT, **ask)
-
-
-@pytest.mark.filterwarnings("ignore")  # importing it warns
-def test_pydantic_ai_recognises_an_overflow(server: FakeServer) -> None:
-    ai = pytest.importorskip("pydantic_ai")
-    models, providers = pytest.importorskip("pydantic_ai.models.openai"), pytest.importorskip("pydantic_ai.providers")
-    provider = providers.infer_provider_class("openai")(base_url=f"{server.url}/v1", api_key="none")
-    agent = ai.Agent(models.OpenAIChatModel(MODEL, provider=provider))
-    with pytest.raises(ai.exceptions.ModelContextWindowExceededError):
-        agent.run_sync("word " * 200)

@@ -349,7 +349,7 @@ def _function(**fields: Any) -> list[dict[str, Any]]:
         ({"tools": TOOLS * 65}, "tools", "130 entries; at most 128"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "tools is empty"),
         ({"tool_choice": "any"}, "tool_choice", "none, auto, required"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "none, auto, required"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "allowed_tools must be"),
         ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "'g'"),
         (
             {
