@@ -118,6 +118,7 @@ def _slow(grammar: Grammar) -> None:
 def ready(replica: process.Replica, options: ReplicaOptions, load_ms: float) -> Ready:
     """In the place of `headway.replica.process.ready`."""
     return Ready(
+        name=replica.model.name,
         facts=replica.model.executor.facts,
         blocks=replica.pool.total,
         block_tokens=replica.pool.block_tokens,

@@ -107,6 +107,7 @@ class FakeLink:
         limits = self._options.engine
         hear(
             Ready(
+                name=replica.model.name,
                 facts=self._executor.facts,
                 blocks=self._blocks,
                 block_tokens=BLOCK_TOKENS,
@@ -156,8 +157,9 @@ class FakeServer:
         return found
 
     def sample(self, name: str) -> float:
-        """One sample of the metrics, named as it stands there, labels included."""
-        (line,) = [line for line in self.http.get("/metrics").text.splitlines() if line.startswith(f"{name} ")]
+        """One sample of the metrics, named as it stands there, labels but `model` included."""
+        text = self.http.get("/metrics").text.replace(f'{{model="{MODEL}"}}', "").replace(f'model="{MODEL}",', "")
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
         return float(line.split()[1])
 
 
@@ -177,7 +179,7 @@ def fake_serving(
 ) -> Iterator[FakeServer]:
     """A server on a free port, ended with the block."""
     engine = EngineOptions(seats=seats, policy=policy, max_context=max_context)
-    options = ReplicaOptions(model=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=engine)
+    options = ReplicaOptions(model=MODEL, name=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=engine)
     front = Front(files, options, served_name=MODEL, limits=limits)
     executor = GatedExecutor(blocks=blocks, model_context=model_context)
     front.link = FakeLink(front, executor, blocks, options, grammars)  # type: ignore[assignment]

@@ -75,9 +75,9 @@ class Server:
         return {record["id"]: record for record in self.get("/v1/requests?limit=1000")["data"]}
 
     def metrics(self) -> dict[tuple[str, str], float]:
-        """(sample name, its label's value or "") to value; a histogram's buckets are left out."""
+        """(sample name, the value of its label beside `model` or "") to value; a histogram's buckets are left out."""
         return {
-            (sample.name, next(iter(sample.labels.values()), "")): sample.value
+            (sample.name, "".join(value for label, value in sample.labels.items() if label != "model")): sample.value
             for family in text_string_to_metric_families(self.http.get("/metrics").text)
             for sample in family.samples
             if not sample.name.endswith("_bucket")

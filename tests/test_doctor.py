@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fake_server import FakeServer, fake_serving
+from fake_server import MODEL, FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
 from headway.cli import doctor, main
 from headway.cli.doctor import machine
@@ -165,7 +165,7 @@ def test_a_server_is_asked_for_all_that_it_still_holds(
         thread.join(30)
     assert main(["doctor", "--url", server.url, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["seen"]["model"] == "fake" and shown["seen"]["requests"] == 3
+    assert shown["seen"]["model"] == MODEL and shown["seen"]["requests"] == 3
     assert shown["seen"]["emitted_tokens"] == 24 and shown["seen"]["steps"] == 24
     assert shown["findings"][0]["name"] == "refused" and shown["findings"][0]["evidence"] == {"queue": 3}
     assert server.sample('headway_requests_refused_total{reason="queue"}') == 3
@@ -217,7 +217,7 @@ _LABEL = re.compile(r'(\w+)=~?"([\w|]+)"|(\w+)!="(\w+)"|by \(([\w, ]+)\)|\{\{(\w
 def exported() -> dict[str, dict[str, set[str]]]:
     """Every sample's name, and the values of its labels."""
     found: dict[str, dict[str, set[str]]] = {}
-    for family in text_string_to_metric_families(Metrics(Story()).text().decode()):
+    for family in text_string_to_metric_families(Metrics(Story(), ("m",)).text().decode()):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
             for name, value in sample.labels.items():
@@ -248,7 +248,7 @@ def test_every_metric_and_label_that_the_dashboard_asks_for_exists() -> None:
 
 def test_the_dashboard_leaves_no_metric_out() -> None:
     asked = {name for _, expression, _ in queries() for name in _NAME.findall(expression)}
-    families = {family.name for family in text_string_to_metric_families(Metrics(Story()).text().decode())}
+    families = {family.name for family in text_string_to_metric_families(Metrics(Story(), ("m",)).text().decode())}
     assert [name for name in families if not any(found.startswith(name) for found in asked)] == []
 
 

@@ -27,7 +27,7 @@ class Counted(World):
         super()._emit(event)
 
     def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"headway_{name}", labels) or 0.0
+        return self.metrics.registry.get_sample_value(f"headway_{name}", {"model": "fake", **labels}) or 0.0
 
     def steps_until(self, truth: Callable[[], bool]) -> None:
         for _ in range(200):

@@ -13,6 +13,8 @@ from headway.policy.turns import Share, caught_up, next_model
 from headway.policy.waiting import AWAITS_MODEL
 from headway.request import Stage
 from headway.story.events import Finished, Stepped
+from headway.story.metrics import Metrics
+from headway.story.reducer import Story
 from mixed_reference import Asked, Device, Model
 from mixed_world import COSTS, LATENT, MixedWorld
 
@@ -103,6 +105,29 @@ def test_every_step_names_its_model_and_levels_are_kept_apart():
     assert world.story.models["text"].live == 2 and world.story.models["image"].live == LATENT
     world.run()
     assert all(levels.live == 0 for levels in world.story.models.values())
+
+
+def test_the_metrics_of_models_are_told_apart_by_their_label():
+    world = MixedWorld(names=("text", "other"))
+    world.text("a", 3, 4)
+    world.text("b", 5, 2, model="other")
+    world.text("c", 400, 1, model="other")  # can never fit
+    folded = Story()
+    metrics = Metrics(folded, ("text", "other"))
+    world.run()
+    for event in world.events:
+        metrics.fold(event)
+        folded.fold(event)
+
+    def value(name: str, model: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"headway_{name}", {"model": model, **labels})
+
+    assert (value("emitted_tokens_total", "text"), value("emitted_tokens_total", "other")) == (4, 2)
+    assert value("positions_total", "text", kind="prefilled") == 3
+    assert value("requests_refused_total", "other", reason="pool") == 1
+    assert value("requests_refused_total", "text", reason="pool") == 0
+    steps = [event.model for event in world.events if isinstance(event, Stepped)]
+    assert value("step_seconds_count", "text") == steps.count("text")
 
 
 # -- whole items ----------------------------------------------------------------------------------------------

@@ -145,9 +145,12 @@ class Scene:
         self.held.catch(lambda span: True, lambda: self.ask("neighbour", [5], max_tokens=self.case.neighbour))
 
     def count(self) -> dict[str, float]:
-        value = self.front.metrics.registry.get_sample_value
-        counted = {reason: value("headway_requests_finished_total", {"reason": reason}) or 0.0 for reason in FINISHES}
-        return counted | {"preemptions": value("headway_preemptions_total") or 0.0}
+        def value(name: str, **labels: str) -> float:
+            found = self.front.metrics.registry.get_sample_value(name, {"model": self.front.served_name, **labels})
+            return found or 0.0
+
+        counted = {reason: value("headway_requests_finished_total", reason=reason) for reason in FINISHES}
+        return counted | {"preemptions": value("headway_preemptions_total")}
 
     def ask(self, who: str, prompt: Any, /, **fields: Any) -> None:
         """Salted, so that no scene knows another one's prompts."""

@@ -79,7 +79,7 @@ def front(smollm2: ModelFiles) -> Front:
 
 FACTS = FakeExecutor(blocks=8, block_tokens=16).facts
 READY = Ready(
-    facts=FACTS, blocks=8, block_tokens=16, max_context=99, seats=4, step_tokens=16, threads=1, load_ms=0,
+    name=MODEL, facts=FACTS, blocks=8, block_tokens=16, max_context=99, seats=4, step_tokens=16, threads=1, load_ms=0,
     resident_bytes=0,
 )  # fmt: skip
 
@@ -100,5 +100,5 @@ def test_whatever_a_replica_said_its_end_ends_what_it_had_and_the_next_one_begin
     for id in ("a", "b"):
         front.leave(id)
     assert not front.story.live and front.waiting == 0
-    assert b'headway_blocks{state="live"} 0.0' in front.metrics.text()
+    assert f'headway_blocks{{model="{MODEL}",state="live"}} 0.0'.encode() in front.metrics.text()
     assert front.stuck_s() == 0

@@ -370,7 +370,7 @@ class Hopeless:
         return Pause(drafted, accepted, 10)
 
 
-READY = messages.Ready(World().executor.facts, 8, 4, 8192, 64, 512, 2, 12.5, 1 << 30)
+READY = messages.Ready("fake", World().executor.facts, 8, 4, 8192, 64, 512, 2, 12.5, 1 << 30)
 
 
 def every_event() -> World:

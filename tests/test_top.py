@@ -134,7 +134,10 @@ def test_the_counters_are_those_of_the_metrics(mixed):
         metrics.fold(event)
         story.fold(event)
         board.fold(number, event)
-    sample = metrics.registry.get_sample_value
+
+    def sample(name: str, labels: dict[str, str] | None = None) -> float:
+        return metrics.registry.get_sample_value(name, {"model": "fake", **(labels or {})}) or 0.0
+
     counters = view_of(board, board.newest_at)["counters"]
     assert counters["preemptions"] == sample("headway_preemptions_total") > 0
     assert counters["evicted_blocks"] == sample("headway_prefix_evictions_total") > 0

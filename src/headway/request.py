@@ -65,7 +65,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: float | None = None
 
 
-class TextRequest(NewRequest, frozen=True, kw_only=True):
+class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     """A prompt that is to be continued.
 
     max_tokens        None means what fits
@@ -118,13 +118,13 @@ class TextRequest(NewRequest, frozen=True, kw_only=True):
                 raise InvalidRequest(name, f"{name} is {top}; it must be from 0 to {MOST_LOGPROBS}")
 
 
-class EmbedRequest(NewRequest, frozen=True, kw_only=True):
+class EmbedRequest(NewRequest, frozen=True, kw_only=True, tag="embed"):
     """Inputs to be evaluated, each once and whole: a text has one, a long one may be cut into several windows."""
 
     inputs: tuple[tuple[int, ...], ...]
 
 
-class ImageRequest(NewRequest, frozen=True, kw_only=True):
+class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
     """A prompt to be drawn in `updates` updates of a latent that starts as noise from `seed`."""
 
     prompt: tuple[int, ...]

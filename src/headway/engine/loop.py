@@ -108,7 +108,7 @@ class Engine:
         if refusal is not None:
             request.verdict = refusal
             request.move(Stage.REFUSED)
-            self.emit(Refused(at=at, id=new.id, reason=refusal.rule, verdict=refusal))
+            self.emit(Refused(at=at, id=new.id, reason=refusal.rule, verdict=refusal, model=model.name))
             return request
         request.progress = pattern.begin(new, model.limits.context)
         request.awaits = pattern.awaits(new)

@@ -8,14 +8,14 @@ import msgspec
 
 from headway.compute.executor import ModelFacts
 from headway.errors import ProtocolError
-from headway.request import Emission, TextRequest
+from headway.request import AnyEmission, EmbedRequest, ImageRequest, TextRequest
 from headway.story.events import AnyEvent, Loaded
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """Queue this request."""
 
-    request: TextRequest
+    request: TextRequest | EmbedRequest | ImageRequest
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -38,8 +38,10 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The model is loaded. `load_ms` is what that took, `resident_bytes` what the process holds."""
+    """The model is loaded, and served as `name`. `load_ms` is what that took, `resident_bytes` what the process
+    holds."""
 
+    name: str
     facts: ModelFacts
     blocks: int
     block_tokens: int
@@ -54,7 +56,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         """What the story tells of it."""
         return Loaded(
             at=at,
-            model=self.facts.name,
+            model=self.name,
             blocks=self.blocks,
             block_tokens=self.block_tokens,
             block_bytes=self.facts.block_bytes,
@@ -85,7 +87,7 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
     """What happened since the last message, in order: events, and the tokens that were emitted."""
 
     events: tuple[AnyEvent, ...]
-    emissions: tuple[Emission, ...] = ()
+    emissions: tuple[AnyEmission, ...] = ()
 
 
 ToReplica: TypeAlias = Submit | Cancel | Stop

@@ -19,10 +19,12 @@ _AUTO_MOST_BYTES = 4 << 30
 class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     """All that the process needs to know; it travels as JSON on its command line.
 
-    `model` names the files again; they are already here, so nothing is downloaded.
+    `model` names the files again; they are already here, so nothing is downloaded. `name` is what the model is served
+    as; "" is its own.
     """
 
     model: str
+    name: str = ""
     cache: str
     blocks: int | None = None
     memory_bytes: int | None = None
@@ -51,6 +53,7 @@ def replica_options(options: ServeOptions, cache: Path) -> ReplicaOptions:
         raise ConfigError("--memory", f"{options.memory} is more than the {available >> 20}MiB that are free")
     return ReplicaOptions(
         model=options.model[0],
+        name=options.served_name or options.model[0],
         cache=str(cache),
         blocks=options.memory.blocks,
         memory_bytes=memory_bytes,

@@ -54,7 +54,7 @@ from headway.replica.messages import (
     encode,
 )
 from headway.replica.options import ReplicaOptions
-from headway.request import Emission, Stage
+from headway.request import AnyEmission, Stage, TextRequest
 from headway.story.events import AnyEvent
 from headway.text.grammar import GrammarCompiler
 
@@ -82,7 +82,12 @@ class Replica:
         self.pool = BlockPool(blocks, options.block_tokens)
         memory = StateMemory(self.pool, prefix_cache=options.prefix_cache)
         self.model = text_model(
-            executor, memory, options.engine, drafters=lookup_drafts(options.draft), watcher=watcher
+            executor,
+            memory,
+            options.engine,
+            drafters=lookup_drafts(options.draft),
+            watcher=watcher,
+            name=options.name,
         )
         # the plan's story is told before it runs, and messages are taken before its result is entered
         ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
@@ -114,7 +119,7 @@ class Replica:
             case Submit(request=new):
                 try:
                     request = self.engine.add(new)
-                    if new.grammar is not None and request.stage is Stage.WAITING:
+                    if isinstance(new, TextRequest) and new.grammar is not None and request.stage is Stage.WAITING:
                         self._grammars.start(new.id, new.grammar, new.n)
                 except InvalidRequest as error:
                     self._say(Rejected(new.id, error.field, str(error)))
@@ -137,7 +142,7 @@ class Replica:
             else:
                 self.engine.supply(request_id, "grammar", outcome)
 
-    def _tell(self, emissions: tuple[Emission, ...] = ()) -> None:
+    def _tell(self, emissions: tuple[AnyEmission, ...] = ()) -> None:
         if self._events or emissions:
             self._say(Told(tuple(self._events), emissions))
             self._events.clear()
@@ -185,6 +190,7 @@ def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:
 
     facts = replica.model.executor.facts
     return Ready(
+        name=replica.model.name,
         facts=facts,
         blocks=replica.pool.total,
         block_tokens=replica.pool.block_tokens,

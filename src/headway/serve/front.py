@@ -20,7 +20,7 @@ from headway.errors import DuplicateRequest, InvalidRequest, TemplateBound, Unkn
 from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
-from headway.request import Emission, Stage, TextRequest
+from headway.request import AnyEmission, Emission, Stage, TextRequest
 from headway.serve.limits import ServeLimits
 from headway.serve.room import Claim, WaitingRoom
 from headway.serve.shapes import plain_ids
@@ -99,7 +99,7 @@ class Front:
         self.ring = EventRing(log.epoch if log else secrets.token_hex(4))
         self.log = log
         self._log_prompts = log_prompts
-        self.metrics = Metrics(self.story)
+        self.metrics = Metrics(self.story, (served_name,))
         self.tokenizer = Tokenizer(files)
         self.answer_texts = AnswerTexts(self.tokenizer)
         self.template = ChatTemplate(files, most_bytes=self.limits.max_body_bytes)
@@ -144,7 +144,8 @@ class Front:
         if self.limits.max_seconds is not None:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
-        self._fold(ev.Received(at=received_at, id=new.id, sent_at=self.clock.now_ns()))
+        model = new.model or self.served_name
+        self._fold(ev.Received(at=received_at, id=new.id, model=model, sent_at=self.clock.now_ns()))
         if self._log_prompts:
             text = self.tokenizer.decode(new.prompt, skip_special=False)
             self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
@@ -158,8 +159,13 @@ class Front:
         it. Raises DuplicateRequest for an id that is alive."""
         self.check_free(request_id)
         now = self.clock.now_ns()
-        self._fold(ev.Received(at=received_at, id=request_id, sent_at=now))
-        self._fold(ev.Refused(at=now, id=request_id, reason=verdict.rule, verdict=verdict))
+        model = self.served_name
+        self._fold(ev.Received(at=received_at, id=request_id, model=model, sent_at=now))
+        self._fold(ev.Refused(at=now, id=request_id, model=model, reason=verdict.rule, verdict=verdict))
+
+    def turn_away(self, reason: str) -> None:
+        """Count a request that never got a record."""
+        self.metrics.refuse(self.served_name, reason)
 
     def cancel(self, request_id: str, by: str) -> None:
         """Ask the replica to end a request; its inbox tells when it has."""
@@ -268,6 +274,7 @@ class Front:
             case Ready(facts=facts):
                 self.ready = message
                 self.metrics.size(
+                    message.name,
                     seats=message.seats,
                     reserved_bytes=message.blocks * facts.block_bytes,
                     block_tokens=message.block_tokens,
@@ -285,22 +292,35 @@ class Front:
             self._on_change(message)
 
     def _told(self, message: Told) -> None:
+        """Whatever is wrong in what the replica says: of those that it says are over, none stays."""
         self._moved_at = time.monotonic()
-        for event in message.events:
-            self._fold(event)
-            queued = isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None)
-            if queued and (inbox := self._inboxes.get(event.id)):
-                inbox.settled.set()
-            if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)) and inbox.claim:
-                inbox.claim.release()
-        for emission in message.emissions:
-            if inbox := self._inboxes.get(emission.id):
-                inbox.queue.put_nowait(emission)
-                if inbox.queue.qsize() > MOST_BEHIND:
-                    self.cancel(emission.id, ev.SLOW_READER)
-        for event in message.events:
-            if isinstance(event, _ENDS):
-                self._close(event.id)
+        over: list[str] = []
+        try:
+            for event in message.events:
+                self._fold(event)
+                if isinstance(event, _ENDS):
+                    over.append(event.id)
+                else:
+                    self._advance(event)
+            for emission in message.emissions:
+                self._pass_on(emission)
+        finally:
+            for request_id in over:
+                self._close(request_id)
+
+    def _advance(self, event: ev.AnyEvent) -> None:
+        """What an exchange waits for beside its answer: its request is queued, or admitted."""
+        queued = isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None)
+        if queued and (inbox := self._inboxes.get(event.id)):
+            inbox.settled.set()
+        if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)) and inbox.claim:
+            inbox.claim.release()
+
+    def _pass_on(self, emission: AnyEmission) -> None:
+        if isinstance(emission, Emission) and (inbox := self._inboxes.get(emission.id)):
+            inbox.queue.put_nowait(emission)
+            if inbox.queue.qsize() > MOST_BEHIND:
+                self.cancel(emission.id, ev.SLOW_READER)
 
     def _rejected(self, message: Rejected) -> None:
         inbox = self._inboxes.get(message.id)
@@ -316,8 +336,9 @@ class Front:
         if self.state == "ready":
             self.state = "loading"
         if self.ready is not None:
-            gone = ev.Levels(0, 0, self.ready.blocks, 0, 0)
-            self._fold(ev.Committed(at=self.clock.now_ns(), step=self.story.step, outcomes=(), forks=(), levels=gone))
+            gone, step, name = ev.Levels(0, 0, self.ready.blocks, 0, 0), self.story.step, self.ready.name
+            at = self.clock.now_ns()
+            self._fold(ev.Committed(at=at, step=step, model=name, outcomes=(), forks=(), levels=gone))
         message = f"the replica process ended (exit status {status}) while this request was in flight"
         alive = [record.id for record in self.story.live.values() if not record.ended]
         for request_id in dict.fromkeys([*self._inboxes, *alive]):

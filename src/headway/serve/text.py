@@ -201,7 +201,7 @@ def _admissible(front: Front) -> None:
 
 def _refuse_unless_ready(front: Front) -> None:
     if front.state != "ready":
-        front.metrics.refuse("loading")
+        front.turn_away("loading")
         raise not_ready(front)
 
 

@@ -19,7 +19,7 @@ def refuse_when_full(front: Front, requests: int = 1) -> None:
     if requests > limit:
         raise InvalidRequest("prompt", f"prompt is a list of {requests}, and --max-waiting is {limit}")
     if front.waiting + requests > limit:
-        front.metrics.refuse("queue")
+        front.turn_away("queue")
         more = f", {requests} more came" if requests > 1 else ""
         raise _later(front, f"{front.waiting} requests wait{more} and --max-waiting is {limit}")
 
@@ -32,7 +32,7 @@ def claim_room(front: Front, current: Visit, bounds: Sequence[int]) -> None:
     context = front.ready.max_context  # a prompt beyond it is refused, so it never waits
     claim = front.room.claim(sum(min(bound, context) for bound in bounds), len(bounds))
     if isinstance(claim, Shortfall):
-        front.metrics.refuse("queue")
+        front.turn_away("queue")
         raise _later(front, str(claim))
     current.claim = claim
 

@@ -52,6 +52,7 @@ class Received(Event, frozen=True, tag="received", kw_only=True):
 
     id: str
     pattern: str = "text"
+    model: str = ""
     sent_at: int | None = None
 
 
@@ -99,6 +100,7 @@ class Refused(Event, frozen=True, tag="refused", kw_only=True):
     id: str
     reason: str
     verdict: Never | None = None
+    model: str = ""
 
 
 class Admitted(Event, frozen=True, tag="admitted", kw_only=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
+from collections.abc import Iterable
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from headway.request import Stage
 from headway.story import events as ev
-from headway.story.reducer import Story
+from headway.story.reducer import NO_LEVELS, Story
 from headway.verdict import ONS, Wait
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside the counters themselves
@@ -21,25 +23,123 @@ TIERS = ("host", "disk")
 REFUSALS = ("pool", "context", "seats", "queue", "loading", "invalid")
 
 
-class Metrics:
-    """Counters and histograms grow by `fold`; gauges are read from the story when asked."""
+F = TypeVar("F", Counter, Gauge, Histogram)
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
-        self._seats = 0
-        self._reserved_bytes = 0
-        self._block_tokens = 1
+
+class _Families:
+    """What is measured of models, declared once: the label `model` comes first."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def declared(kind: type[F], name: str, help: str, *labels: str, **options: Iterable[float]) -> F:
+            return kind(f"headway_{name}", help, ["model", *labels], registry=registry, **options)  # type: ignore[arg-type]
+
+        self.blocks = declared(Gauge, "blocks", "State blocks by state", "state")
+        self.reserved = declared(Gauge, "pool_reserved_bytes", "Memory reserved for state")
+        self.stages = declared(Gauge, "requests", "Requests that are not yet delivered, by stage", "stage")
+        self.waits = declared(Gauge, "waiting_requests", "Waiting requests by what they wait for", "on")
+        self.seats = declared(Gauge, "seats", "Places among the active sequences", "state")
+        self.evictions = declared(Counter, "prefix_evictions", "Reusable blocks that were dropped")
+        self.preemptions = declared(Counter, "preemptions", "Active requests whose blocks were taken")
+        self.positions = declared(Counter, "positions", "Positions by how their state came to be", "kind")
+        self.drafts = declared(Counter, "draft_positions", "Guessed tokens that were verified, by result", "result")
+        self.tokens = declared(Counter, "emitted_tokens", "Tokens that callers got")
+        self.finished = declared(Counter, "requests_finished", "Requests that ended", "reason")
+        self.refused = declared(Counter, "requests_refused", "Requests that were turned away", "reason")
+        self.slow_readers = declared(
+            Counter, "slow_readers", "Requests dropped because their client took nothing for too long"
+        )
+        self.regained = declared(Counter, "regained_blocks", "Blocks found again on resuming")
+        self.offloaded = declared(Counter, "offloaded_blocks", "Blocks copied to another tier", "tier")
+        self.reloaded = declared(Counter, "reloaded_blocks", "Blocks brought back from a tier", "tier")
+        self.first_token = declared(
+            Histogram, "time_to_first_token_seconds", "From headers read to the first token", buckets=_SECONDS
+        )
+        self.inter_token = declared(
+            Histogram, "inter_token_seconds", "Between the tokens of one sequence", buckets=_SECONDS
+        )
+        self.queued = declared(
+            Histogram, "queued_seconds", "Waiting before the first admission", "on", buckets=_SECONDS
+        )
+        self.step_seconds = declared(Histogram, "step_seconds", "Duration of a step", buckets=_SECONDS)
+        self.step_positions = declared(
+            Histogram, "step_positions", "Positions that a step evaluates", buckets=_POSITIONS
+        )
+
+
+class _Measured:
+    """The metrics of one model. Every value of a closed list is there from the start, at 0."""
+
+    def __init__(self, families: _Families, model: str) -> None:
+        def bound(family: F, values: Iterable[str]) -> dict[str, F]:
+            return {value: family.labels(model, value) for value in values}
+
+        self.total_seats = 0
+        self.reserved_bytes = 0
+        self.block_tokens = 1
         self._evictions_told = 0
+        self._families, self._model = families, model
+        self.blocks = bound(families.blocks, ("live", "reusable", "free"))
+        self.reserved = families.reserved.labels(model)
+        self.stages = bound(families.stages, Stage)
+        self.waits = bound(families.waits, ONS)
+        self.seats = bound(families.seats, ("used", "free"))
+        self.preemptions = families.preemptions.labels(model)
+        self.positions = bound(families.positions, KINDS)
+        self.drafts = bound(families.drafts, DRAFTS)
+        self.tokens = families.tokens.labels(model)
+        self.slow_readers = families.slow_readers.labels(model)
+        self.regained = families.regained.labels(model)
+        self.first_token = families.first_token.labels(model)
+        self.inter_token = families.inter_token.labels(model)
+        self.queued = bound(families.queued, ONS)
+        self.step_seconds = families.step_seconds.labels(model)
+        self.step_positions = families.step_positions.labels(model)
+        self._evictions = families.evictions.labels(model)
+        for closed, values in (
+            (families.finished, FINISHES),
+            (families.refused, REFUSALS),
+            (families.offloaded, TIERS),
+            (families.reloaded, TIERS),
+        ):
+            bound(closed, values)
+
+    def finish(self, reason: str) -> None:
+        self._families.finished.labels(self._model, reason).inc()
+
+    def refuse(self, reason: str) -> None:
+        self._families.refused.labels(self._model, reason).inc()
+
+    def evicted(self, since_the_start: int) -> None:
+        """Another replica counts from its own start."""
+        told = self._evictions_told if since_the_start >= self._evictions_told else 0
+        self._evictions.inc(since_the_start - told)
+        self._evictions_told = since_the_start
+
+
+class Metrics:
+    """Counters and histograms grow by `fold`; gauges are read from the story when asked. `models` are those that are
+    to be served; further ones are added as the events name them."""
+
+    def __init__(self, story: Story, models: Iterable[str] = ()) -> None:
+        self._story = story
         self._turned_away: Counts[str] = Counts()
         self._step_began: int | None = None
         self.registry = CollectorRegistry()
-        self._declare_gauges()
-        self._declare_totals()
-        self._declare_histograms()
+        self._families = _Families(self.registry)
+        self._log_lost = Counter(
+            "headway_event_log_lost_events",
+            "Events that --event-log could not write, since it failed",
+            registry=self.registry,
+        )
+        self._models: dict[str, _Measured] = {}
+        for model in models:
+            self._of(model)
 
-    def size(self, *, seats: int, reserved_bytes: int, block_tokens: int) -> None:
-        """What the replica that serves now has to give."""
-        self._seats, self._reserved_bytes, self._block_tokens = seats, reserved_bytes, block_tokens
+    def size(self, model: str, *, seats: int, reserved_bytes: int, block_tokens: int) -> None:
+        """What the replica that serves now has to give a model."""
+        measured = self._of(model)
+        measured.total_seats, measured.reserved_bytes = seats, reserved_bytes
+        measured.block_tokens = block_tokens
 
     def fold(self, event: ev.AnyEvent) -> None:
         """Count one event, just before the story folds it (so records still hold what was true until now)."""
@@ -47,28 +147,30 @@ class Metrics:
             case ev.Stepped():
                 self._step_began = event.at
                 positions = sum(member.positions for member in event.members)
-                self._step_positions.observe(positions)
+                self._of(event.model).step_positions.observe(positions)
             case ev.Committed():
                 self._committed(event)
             case ev.Admitted():
                 self._admitted(event)
             case ev.Preempted():
-                self._preemptions.inc()
+                self._of_request(event.id).preemptions.inc()
             case ev.Finished():
-                self._finished.labels(event.reason).inc()
+                self._of_request(event.id).finish(event.reason)
             case ev.Cancelled(by=by):
-                self._finished.labels("time" if by == ev.TIME else "cancelled").inc()
-                self._slow_readers.inc(by == ev.SLOW_READER)
+                measured = self._of_request(event.id)
+                measured.finish("time" if by == ev.TIME else "cancelled")
+                measured.slow_readers.inc(by == ev.SLOW_READER)
             case ev.Delivered(dropped=by):
-                self._slow_readers.inc(by == ev.SLOW_READER)
+                self._of_request(event.id).slow_readers.inc(by == ev.SLOW_READER)
             case ev.Failed():
-                self._finished.labels("failed").inc()
+                self._of_request(event.id).finish("failed")
             case ev.Refused():
-                self._refused.labels(event.reason).inc()
+                record = self._story.live.get(event.id)
+                self._of(event.model or (record.model if record else "")).refuse(event.reason)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, model: str, reason: str) -> None:
         """Count a request that was turned away before it had a record."""
-        self._refused.labels(reason).inc()
+        self._of(model).refuse(reason)
         self._turned_away[reason] += 1
 
     def turned_away(self) -> dict[str, int]:
@@ -82,130 +184,76 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition in Prometheus' text format."""
-        levels = self._story.levels
-        self._blocks.labels("live").set(levels.live)
-        self._blocks.labels("reusable").set(levels.reusable)
-        self._blocks.labels("free").set(levels.free)
-        self._seat_gauge.labels("used").set(levels.seats_used)
-        self._seat_gauge.labels("free").set(max(0, self._seats - levels.seats_used))
-        self._reserved.set(self._reserved_bytes)
-        stages = dict.fromkeys(Stage, 0)
-        waits = dict.fromkeys(ONS, 0)
+        stages: Counts[tuple[str, str]] = Counts()
+        waits: Counts[tuple[str, str]] = Counts()
         for record in self._story.live.values():
-            stages[record.stage] += 1
+            stages[record.model, record.stage] += 1
             if record.stage is Stage.WAITING:
-                waits[record.verdict.on if isinstance(record.verdict, Wait) else "turn"] += 1
-        for stage, count in stages.items():
-            self._stages.labels(stage).set(count)
-        for on, count in waits.items():
-            self._waits.labels(on).set(count)
+                waits[record.model, record.verdict.on if isinstance(record.verdict, Wait) else "turn"] += 1
+        for model in {model for model, _ in stages} - self._models.keys():
+            self._of(model)
+        for name, measured in self._models.items():
+            levels = self._story.models.get(name, NO_LEVELS)
+            for state, blocks in (("live", levels.live), ("reusable", levels.reusable), ("free", levels.free)):
+                measured.blocks[state].set(blocks)
+            measured.seats["used"].set(levels.seats_used)
+            measured.seats["free"].set(max(0, measured.total_seats - levels.seats_used))
+            measured.reserved.set(measured.reserved_bytes)
+            for stage, gauge in measured.stages.items():
+                gauge.set(stages[name, stage])
+            for on, gauge in measured.waits.items():
+                gauge.set(waits[name, on])
         return generate_latest(self.registry)
 
+    def _of(self, model: str) -> _Measured:
+        if model not in self._models:
+            self._models[model] = _Measured(self._families, model)
+        return self._models[model]
+
+    def _of_request(self, request_id: str) -> _Measured:
+        record = self._story.live.get(request_id)
+        return self._of(record.model if record else "")
+
     def _admitted(self, event: ev.Admitted) -> None:
+        measured = self._of_request(event.id)
         if event.resumed:
             tables = zip(event.tables, event.inherited, strict=True)
-            self._regained.inc(len({block for table, n in tables for block in table[: n // self._block_tokens]}))
+            size = measured.block_tokens
+            measured.regained.inc(len({block for table, n in tables for block in table[: n // size]}))
             return
-        self._positions.labels("reused").inc(sum(event.inherited))
+        measured.positions["reused"].inc(sum(event.inherited))
         record = self._story.live.get(event.id)
         if record is None:
             return
         for on in ONS:
             waited = sum(i.ns for i in record.life(event.at) if i.name == "queued" and i.on == on)
             if waited:
-                self._queued.labels(on).observe(waited / 1e9)
+                measured.queued[on].observe(waited / 1e9)
 
     def _committed(self, event: ev.Committed) -> None:
+        measured = self._of(event.model)
         if self._step_began is not None:
-            self._step_seconds.observe((event.at - self._step_began) / 1e9)
+            measured.step_seconds.observe((event.at - self._step_began) / 1e9)
             self._step_began = None
         for kind in ("prefilled", "decoded", "recomputed", "rejected"):
-            self._positions.labels(kind).inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
+            measured.positions[kind].inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
         for result in DRAFTS:
-            self._drafts.labels(result).inc(sum(getattr(outcome, result) for outcome in event.outcomes))
-        self._positions.labels("reused").inc(sum(f.positions for f in event.forks if not f.resumed))
+            measured.drafts[result].inc(sum(getattr(outcome, result) for outcome in event.outcomes))
+        measured.positions["reused"].inc(sum(f.positions for f in event.forks if not f.resumed))
         for outcome in event.outcomes:
-            self._emitted(outcome, event.at)
-        self._tokens.inc(sum(fork.emitted for fork in event.forks))  # first tokens, as the leading sequence's was
-        if event.levels.evictions < self._evictions_told:  # another replica counts from its own start
-            self._evictions_told = 0
-        self._evictions.inc(event.levels.evictions - self._evictions_told)
-        self._evictions_told = event.levels.evictions
+            self._emitted(measured, outcome, event.at)
+        measured.tokens.inc(sum(fork.emitted for fork in event.forks))  # first ones, as the leading sequence's was
+        measured.evicted(event.levels.evictions)
 
-    def _emitted(self, outcome: ev.Outcome, at: int) -> None:
+    def _emitted(self, measured: _Measured, outcome: ev.Outcome, at: int) -> None:
         """One sequence's tokens of one step: its request's first ones, or so long after the ones before."""
         record, tokens = self._story.live.get(outcome.id), outcome.emitted
         if record is None or not tokens:
             return
-        self._tokens.inc(tokens)
+        measured.tokens.inc(tokens)
         before = record.sequences[outcome.index].last_token_at
         if before is None:
-            self._first_token.observe((at - record.received_at) / 1e9)
+            measured.first_token.observe((at - record.received_at) / 1e9)
             return
         for _ in range(tokens):
-            self._inter_token.observe((at - before) / 1e9 / tokens)
-
-    def _declare_gauges(self) -> None:
-        r = self.registry
-        self._blocks = Gauge("headway_blocks", "State blocks by state", ["state"], registry=r)
-        self._reserved = Gauge("headway_pool_reserved_bytes", "Memory reserved for state", registry=r)
-        self._stages = Gauge(
-            "headway_requests", "Requests that are not yet delivered, by stage", ["stage"], registry=r
-        )
-        self._waits = Gauge("headway_waiting_requests", "Waiting requests by what they wait for", ["on"], registry=r)
-        self._seat_gauge = Gauge("headway_seats", "Places among the active sequences", ["state"], registry=r)
-
-    def _declare_totals(self) -> None:
-        r = self.registry
-        self._evictions = Counter("headway_prefix_evictions", "Reusable blocks that were dropped", registry=r)
-        self._preemptions = Counter("headway_preemptions", "Active requests whose blocks were taken", registry=r)
-        self._positions = Counter(
-            "headway_positions", "Positions by how their state came to be", ["kind"], registry=r
-        )
-        self._drafts = Counter(
-            "headway_draft_positions", "Guessed tokens that were verified, by result", ["result"], registry=r
-        )
-        self._tokens = Counter("headway_emitted_tokens", "Tokens that callers got", registry=r)
-        self._finished = Counter("headway_requests_finished", "Requests that ended", ["reason"], registry=r)
-        self._refused = Counter("headway_requests_refused", "Requests that were turned away", ["reason"], registry=r)
-        self._slow_readers = Counter(
-            "headway_slow_readers", "Requests dropped because their client took nothing for too long", registry=r
-        )
-        self._log_lost = Counter(
-            "headway_event_log_lost_events", "Events that --event-log could not write, since it failed", registry=r
-        )
-        self._regained = Counter("headway_regained_blocks", "Blocks found again on resuming", registry=r)
-        offloaded = Counter("headway_offloaded_blocks", "Blocks copied to another tier", ["tier"], registry=r)
-        reloaded = Counter("headway_reloaded_blocks", "Blocks brought back from a tier", ["tier"], registry=r)
-        closed: list[tuple[Counter, tuple[str, ...]]] = [
-            (offloaded, TIERS),
-            (reloaded, TIERS),
-            (self._positions, KINDS),
-            (self._drafts, DRAFTS),
-            (self._finished, FINISHES),
-            (self._refused, REFUSALS),
-        ]
-        for counter, values in closed:
-            for value in values:
-                counter.labels(value)
-
-    def _declare_histograms(self) -> None:
-        r = self.registry
-        self._first_token = Histogram(
-            "headway_time_to_first_token_seconds",
-            "From headers read to the first token",
-            buckets=_SECONDS,
-            registry=r,
-        )
-        self._inter_token = Histogram(
-            "headway_inter_token_seconds", "Between the tokens of one sequence", buckets=_SECONDS, registry=r
-        )
-        self._queued = Histogram(
-            "headway_queued_seconds", "Waiting before the first admission", ["on"], buckets=_SECONDS, registry=r
-        )
-        self._step_seconds = Histogram("headway_step_seconds", "Duration of a step", buckets=_SECONDS, registry=r)
-        self._step_positions = Histogram(
-            "headway_step_positions", "Positions that a step evaluates", buckets=_POSITIONS, registry=r
-        )
-        for on in ONS:
-            self._queued.labels(on)
+            measured.inter_token.observe((at - before) / 1e9 / tokens)

@@ -15,7 +15,7 @@ from headway.story import events as ev
 from headway.story.record import PartRecord, Record, SequenceRecord
 from headway.verdict import BEHIND, Go, Verdict, Wait, awaits_input, change_key
 
-_NOTHING = ev.Levels(0, 0, 0, 0, 0)
+NO_LEVELS = ev.Levels(0, 0, 0, 0, 0)
 #: Which of several things that one step did for a request names its time.
 _PRECEDENCE = ("decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels")
 
@@ -54,7 +54,7 @@ class Story:
     @property
     def levels(self) -> ev.Levels:
         """Pool and seats of the model that was told of first."""
-        return next(iter(self.models.values()), _NOTHING)
+        return next(iter(self.models.values()), NO_LEVELS)
 
     def record(self, request_id: str) -> Record:
         """The live or remembered record. Raises UnknownRequest."""
@@ -84,7 +84,7 @@ class Story:
         """They left no record."""
 
     def _received(self, event: ev.Received) -> None:
-        self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
+        self.live[event.id] = Record(event.id, event.pattern, event.at, event.model, doing_since=event.at)
 
     def _prompted(self, event: ev.Prompted) -> None:
         if record := self.live.get(event.id):
@@ -117,7 +117,7 @@ class Story:
     def _refused(self, event: ev.Refused) -> None:
         record = self.live.get(event.id)
         if record is None or record.ended:
-            record = self.live[event.id] = Record(event.id, "text", event.at, doing_since=event.at)
+            record = self.live[event.id] = Record(event.id, "text", event.at, event.model, doing_since=event.at)
         self._judge(record, event.verdict, event.at)
         record.reason = event.reason
         self._end(record, Stage.REFUSED, event.at)

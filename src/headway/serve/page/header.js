@@ -27,7 +27,7 @@ export class Header {
     try {
       this.model = (await this._server.json("/v1/models")).data[0].id;
       const metrics = await (await this._server.open("/metrics")).text();
-      const seats = [...metrics.matchAll(/^headway_seats\{state="(?:used|free)"\} (\S+)$/gm)];
+      const seats = [...metrics.matchAll(/^headway_seats\{.*state="(?:used|free)".*\} (\S+)$/gm)];
       this._seats = seats.reduce((sum, [, number]) => sum + Number(number), 0) || null;
       this._changed();
       await this._tiers();
