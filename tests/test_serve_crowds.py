@@ -43,7 +43,8 @@ def is_empty(server: FakeServer) -> bool:
 
 def full(server: FakeServer) -> float:
     """Requests that found no place."""
-    return server.sample('headway_requests_refused_total{reason="queue"}')
+    labels = {"model": server.front.served_name, "reason": "queue"}
+    return server.front.metrics.registry.get_sample_value("headway_requests_refused_total", labels) or 0
 
 
 def test_of_fifty_streams_a_third_is_left_and_the_others_say_what_they_say_alone(
