@@ -19,7 +19,7 @@ from headway.artifacts.revision import ContentDigest
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.text.executor import TextExecutor
 from headway.compute.text.weights import parts
-from headway.plan import Span
+from headway.core.plan import Span
 
 #: (heads, key and value heads, size of a head): the default model's, a small one, and one key head for all.
 SHAPES = ((9, 3, 64), (6, 2, 16), (4, 1, 128))

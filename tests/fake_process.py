@@ -17,7 +17,7 @@ import httpx
 
 from fake_replica import VOCABULARY
 from headway.compute.fake import expected_tokens
-from headway.plan import Draw, Sampling
+from headway.core.plan import Draw, Sampling
 from headway.text.tokenizer import Tokenizer
 from serving import MODEL, Server
 

@@ -21,17 +21,17 @@ from headway.artifacts import resolve
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import Executor
 from headway.compute.fake import FakeExecutor
+from headway.core.events import Admitted, Arrived, Finished
+from headway.core.plan import Grammar, StepPlan, StepResult
+from headway.core.request import Guide, Watch
 from headway.patterns.text.ports import Watcher
-from headway.plan import Grammar, StepPlan, StepResult
 from headway.replica import process
 from headway.replica.grammars import Grammars
 from headway.replica.link import Link
 from headway.replica.messages import Ready, ToFront, Told, encode
 from headway.replica.options import ReplicaOptions
-from headway.request import Guide, Watch
-from headway.story.events import Admitted, Arrived, Finished
 from headway.text.answer import AnswerTexts
-from headway.text.grammar import GrammarCompiler
+from headway.text.grammar.guide import GrammarCompiler
 from headway.text.tokenizer import Tokenizer
 
 VOCABULARY = 49_152
@@ -140,13 +140,13 @@ class SlowTokenizer(Tokenizer):
 def serve(words: list[str], *, at_once: bool) -> int:
     """`headway serve`, its front over such replicas."""
     from headway.cli import main
+    from headway.front import state
     from headway.replica import link
-    from headway.serve import front
 
     if at_once:
         link._RESTART_PAUSE_S = 0.01
-    front.Tokenizer = SlowTokenizer  # type: ignore[attr-defined]
-    front.Link = partial(Link, program=(__file__,))  # type: ignore[attr-defined,assignment]
+    state.Tokenizer = SlowTokenizer  # type: ignore[attr-defined]
+    state.Link = partial(Link, program=(__file__,))  # type: ignore[attr-defined,assignment]
     return main(["serve", *words])
 
 

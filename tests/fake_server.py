@@ -16,18 +16,18 @@ from typing import Any
 
 import httpx
 
+from headway.api.server import Server, listen
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
+from headway.core.plan import StepPlan, StepResult
 from headway.engine.served import EngineOptions
-from headway.plan import StepPlan, StepResult
+from headway.front.guard import Guard
+from headway.front.limits import ServeLimits
+from headway.front.state import Front
 from headway.replica.grammars import Grammars
 from headway.replica.messages import Ready, Stop, ToFront, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
 from headway.replica.process import Replica
-from headway.serve.front import Front
-from headway.serve.guard import Guard
-from headway.serve.http import Server, listen
-from headway.serve.limits import ServeLimits
 from headway.text.answer import AnswerTexts
 from serving import MODEL
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.compute.fake_patterns import FakeDiffusion, FakeEncoder, expected_pixels, expected_vector
+from headway.core.clock import ModelledClock
+from headway.core.events import AnyEvent, Stepped
+from headway.core.plan import Draw, Sampling
+from headway.core.request import (
+    Embedded,
+    EmbedRequest,
+    Emission,
+    ImageRequest,
+    NewRequest,
+    Pictured,
+    Request,
+    TextRequest,
+)
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.bytes import BytePool
@@ -13,10 +25,7 @@ from headway.memory.reserve import StateMemory
 from headway.patterns.embed.pattern import embed_model
 from headway.patterns.image.pattern import image_model
 from headway.patterns.text.pattern import text_model
-from headway.plan import Draw, Sampling
-from headway.request import Embedded, EmbedRequest, Emission, ImageRequest, NewRequest, Pictured, Request, TextRequest
-from headway.story.events import AnyEvent, Stepped
-from headway.story.reducer import Story
+from headway.story.reduce.reducer import Story
 
 LATENT = 100
 #: What a step costs, and each unit of it more, in ns: steps of the three models are of very different lengths.

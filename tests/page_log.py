@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headway.plan import Grammar
-from headway.request import Pause
-from headway.story import events as ev
+from headway.core import events as ev
+from headway.core.plan import Grammar
+from headway.core.request import Pause
 from world import Allowing, Guessing, World
 
 

@@ -21,13 +21,13 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from fake_server import VOCABULARY, FakeServer, fake_serving
+from headway.api.bodies.formats import Formats
+from headway.api.bodies.generation import RANGES, UNSUPPORTED, ChatBody, CompletionBody
+from headway.api.openapi import OPERATIONS, document
 from headway.artifacts.files import ModelFiles
-from headway.serve.bodies import RANGES, UNSUPPORTED, ChatBody, CompletionBody
-from headway.serve.formats import Formats
-from headway.serve.guard import Guard
-from headway.serve.openapi import OPERATIONS, document
-from headway.serve.target import WithoutSlash
-from headway.serve.visit import Visits
+from headway.front.exchange import Visits
+from headway.front.guard import Guard
+from headway.front.target import WithoutSlash
 from serving import MODEL, until
 
 KEY = "sk-schema"

@@ -9,10 +9,10 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 
-from headway.errors import GrammarError
-from headway.plan import Grammar
-from headway.text.grammar import _source
-from headway.text.schemas import read_schema
+from headway.core.errors import GrammarError
+from headway.core.plan import Grammar
+from headway.text.grammar.guide import _source
+from headway.text.grammar.schemas import read_schema
 
 
 @cache

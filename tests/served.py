@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.compute.fake import linear_cost
-from headway.plan import StepPlan
-from headway.request import Request
-from headway.story.doctor import diagnose
-from headway.story.events import AnyEvent, Cancelled, Delivered, Failed, Finished, Loaded, Received, Refused
-from headway.story.findings import Finding
-from headway.story.seen import Machine, Seen
+from headway.core.events import AnyEvent, Cancelled, Delivered, Failed, Finished, Loaded, Received, Refused
+from headway.core.plan import StepPlan
+from headway.core.request import Request
+from headway.story.diagnose.doctor import diagnose
+from headway.story.diagnose.findings import Finding
+from headway.story.diagnose.observations import Machine, Seen
 from world import World
 
 MS = 1_000_000

@@ -103,7 +103,7 @@ class Server:
 def replicas(front: int) -> list[psutil.Process]:
     """The children of a front but for those that render chat templates."""
     children = psutil.Process(front).children()
-    return [child for child in children if "headway.text.rendering" not in child.cmdline()]
+    return [child for child in children if "headway.text.chat.rendering" not in child.cmdline()]
 
 
 class Stream:

@@ -23,7 +23,7 @@ from headway.cli import main
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.text.executor import TextExecutor
 from headway.compute.text.weights import Weights, load_tensors
-from headway.errors import ArtifactError, ConfigError
+from headway.core.errors import ArtifactError, ConfigError
 from tiny_decoders import StateDict, files_of, oracle
 
 OLD = time.time() - 3600

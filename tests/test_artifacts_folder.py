@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, processors
 import tiny_models
 from headway.artifacts import bpe, resolve
 from headway.artifacts.folder import widened_bf16
-from headway.errors import ArtifactError, ModelNotFound, UnsupportedModel
+from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
 TOKENS, MERGES = tiny_models.vocabulary()
 BEGIN, END = len(TOKENS) - 3, len(TOKENS) - 2

@@ -19,7 +19,7 @@ from headway.artifacts.gguf import deinterleave
 from headway.artifacts.gguf_config import llama3_divisors
 from headway.artifacts.gguf_header import read_header
 from headway.compute.models.spec import DecoderSpec
-from headway.errors import ArtifactError, ModelNotFound, UnsupportedModel
+from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
 
 def load(path: Path) -> ModelFiles:

@@ -14,8 +14,8 @@ import tiny_models
 from headway.artifacts import resolve
 from headway.artifacts.aliases import ALIASES, DEFAULT
 from headway.artifacts.files import ModelFiles
-from headway.config import ServeOptions
-from headway.errors import ArtifactError, ModelNotFound
+from headway.core.config import ServeOptions
+from headway.core.errors import ArtifactError, ModelNotFound
 
 
 def test_a_name_that_means_nothing_gets_the_aliases_and_the_closest_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from headway.artifacts import wheel
 from headway.artifacts.cache import Cache
 from headway.artifacts.progress import Progress
 from headway.artifacts.wheel import Wheel
-from headway.errors import ArtifactError, ChecksumMismatch, ModelNotFound
+from headway.core.errors import ArtifactError, ChecksumMismatch, ModelNotFound
 
 FILE = "tiny_model-1.0-py3-none-any.whl"
 

@@ -14,7 +14,7 @@ import pytest
 from headway import cli
 from headway.artifacts.files import ModelFiles
 from headway.cli import main, models
-from headway.errors import ConfigError
+from headway.core.errors import ConfigError
 
 SLOW = ("torch", "rich", "httpx", "numpy", "gguf", "tokenizers", "starlette", "zmq", "jinja2")
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from fake_server import FakeServer, fake_serving
+from headway.api.server import listen
 from headway.cli import main, starting
 from headway.cli.console import make_console
-from headway.config import ServeOptions
-from headway.errors import ConfigError
-from headway.serve.front import Front
-from headway.serve.http import listen
-from headway.story.events import Arrived, Received
-from headway.story.log import EventLog
-from headway.story.sentences import tell
+from headway.core.config import ServeOptions
+from headway.core.errors import ConfigError
+from headway.core.events import Arrived, Received
+from headway.front.state import Front
+from headway.story.sinks.log import EventLog
+from headway.story.tell.sentences import tell
 
 ASKING = (["chat", "hi"], ["top", "--once"], ["why", "a"], ["timeline"], ["doctor"])
 

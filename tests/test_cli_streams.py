@@ -12,10 +12,10 @@ import pytest
 
 from fake_server import FakeServer, fake_serving
 from headway.cli import main
-from headway.errors import ConfigError
+from headway.core.errors import ConfigError
 from headway.lessons.course import LESSONS
 from headway.lessons.pages import QUESTIONS, check_pages, page_name
-from headway.story.log import EventLog
+from headway.story.sinks.log import EventLog
 from serving import command
 
 NOT_UTF8 = "a\udcffb"  # so Python holds the bytes a, 0xff, b

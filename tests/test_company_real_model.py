@@ -12,17 +12,17 @@ import pytest
 
 from headway.artifacts.cache import Cache
 from headway.artifacts.files import ModelFiles
-from headway.clock import RealClock
 from headway.compute.text.executor import TextExecutor
+from headway.core.clock import RealClock
+from headway.core.plan import Sampling
+from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
-from headway.plan import Sampling
 from headway.policy.drafts import lookup_drafts
-from headway.request import TextRequest
-from headway.story.reducer import Story
+from headway.story.reduce.reducer import Story
 
 BLOCKS = 40
 GREEDY = Sampling()

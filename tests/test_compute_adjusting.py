@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers.generation import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor
 
-from headway.compute.adjusting import adjusted, needs_adjusting
-from headway.compute.sampling import choose, distribution
-from headway.plan import Draw, Sampling
+from headway.compute.sampling.choose import choose, distribution
+from headway.compute.sampling.processors import adjusted, needs_adjusting
+from headway.core.plan import Draw, Sampling
 
 LOGITS = torch.tensor([1.0, 3.0, -2.0, 0.0, 2.5, -1.0])
 

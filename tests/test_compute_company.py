@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway.compute.text.executor import TextExecutor
-from headway.plan import Draw, Sampling, Span, StepPlan
+from headway.core.plan import Draw, Sampling, Span, StepPlan
 from tiny_decoders import cut, greedy, last_logits, load, oracle, tokens
 
 LENGTHS = (1, 2, 7, 16, 33, 130, 300)

@@ -11,7 +11,7 @@ import pytest
 from headway.artifacts.cache import Cache
 from headway.artifacts.files import ModelFiles
 from headway.compute.text.executor import TextExecutor
-from headway.plan import Span, StepPlan
+from headway.core.plan import Span, StepPlan
 from tiny_decoders import greedy
 
 GOLDEN = Path(__file__).parent / "data" / "smollm2-135m-greedy-fp32.json"

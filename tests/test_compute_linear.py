@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headway.compute.kernels.linear import KERNELS, Kernel, Products, choose_weights, probe_kernel
-from headway.errors import ConfigError
+from headway.core.errors import ConfigError
 
 SHAPES = [(96, 48), (160, 576), (64, 1536)]
 COUNTS = (*range(1, 40), 61, 62, 64, 81, 96, 127, 128, 250, 300)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from headway.compute.text.executor import TextExecutor
-from headway.errors import ConfigError
-from headway.plan import Span, StepPlan
+from headway.core.errors import ConfigError
+from headway.core.plan import Span, StepPlan
 from tiny_decoders import DECODERS, cut, files_of, greedy, last_logits, load, oracle, tokens
 
 BLOCKS = tuple(range(3, 64, 2))

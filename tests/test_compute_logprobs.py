@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.compute.logprobs import report
-from headway.compute.sampling import choose
-from headway.plan import Draw, Sampling, Score, Span, StepPlan
+from headway.compute.sampling.choose import choose
+from headway.compute.sampling.logprobs import report
+from headway.core.plan import Draw, Sampling, Score, Span, StepPlan
 from tiny_decoders import cut, greedy, load, oracle, tokens
 
 BLOCKS = tuple(range(5, 15))

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.compute.sampling import choose, distribution, uniform, verify
-from headway.plan import Draw, Sampling
+from headway.compute.sampling.choose import choose, distribution, uniform, verify
+from headway.core.plan import Draw, Sampling
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 0.0, 2.5, -1.0])
 

@@ -11,7 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from headway.compute.models.rope import Rope
 from headway.compute.models.spec import DecoderSpec
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import ArtifactError, UnsupportedModel
 from tiny_decoders import LINEAR, LLAMA3, SIZES
 
 LLAMA = SIZES | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "rope_theta": 5000.0}

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.text.weights import load_tensors
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import ArtifactError, UnsupportedModel
 from tiny_decoders import StateDict, files_of, oracle
 
 

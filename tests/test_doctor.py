@@ -15,13 +15,13 @@ from fake_server import MODEL, FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
 from headway.cli import doctor, main
 from headway.cli.doctor import machine
-from headway.config import ClientOptions
-from headway.serve.limits import ServeLimits
-from headway.story.doctor import diagnose, tell, view
-from headway.story.log import EventLog
-from headway.story.metrics import Metrics
-from headway.story.reducer import Story
-from headway.story.seen import Seen
+from headway.core.config import ClientOptions
+from headway.front.limits import ServeLimits
+from headway.story.diagnose.doctor import diagnose, tell, view
+from headway.story.diagnose.observations import Seen
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.log import EventLog
+from headway.story.sinks.metrics import Metrics
 from served import MS, Served, one_by_one, served
 from serving import until
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from headway.compute.fake import linear_cost
-from headway.plan import Grammar, StepPlan
-from headway.story.doctor import diagnose
-from headway.story.events import Loaded
-from headway.story.seen import Machine, Seen
+from headway.core.events import Loaded
+from headway.core.plan import Grammar, StepPlan
+from headway.story.diagnose.doctor import diagnose
+from headway.story.diagnose.observations import Machine, Seen
 from served import MS, Served, one_by_one, only, served
 
 FIXED = linear_cost(step_ns=1000, position_ns=MS // 10)

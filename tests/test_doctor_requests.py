@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from headway.compute.fake import expected_tokens
+from headway.core.events import Arrived, TurnedAway
+from headway.core.plan import Draw, Grammar, Sampling
 from headway.patterns.text import begin
-from headway.plan import Draw, Grammar, Sampling
-from headway.story.events import Arrived, TurnedAway
-from headway.story.findings import duration, named, size
-from headway.story.findings.callers import REFUSALS
-from headway.story.metrics import REFUSALS as REASONS
-from headway.story.seen import Seen
+from headway.story.diagnose.findings import duration, named, size
+from headway.story.diagnose.findings.callers import REFUSALS
+from headway.story.diagnose.observations import Seen
+from headway.story.sinks.metrics import REFUSALS as REASONS
 from served import MS, Served, one_by_one, only, served
 from test_story_records import Hopeless
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.errors import InvalidRequest
-from headway.plan import Grammar
+from headway.core.errors import InvalidRequest
+from headway.core.plan import Grammar
+from headway.core.request import TextRequest
 from headway.policy.drafts import JUDGED_AFTER, MOST_PAUSE_TOKENS, PAUSE_TOKENS, PromptLookup, lookup_drafts
-from headway.request import TextRequest
-from headway.story.explain import request_view
-from headway.story.sentences import tell
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
 from world import SAMPLED, Allowing, World
 
 

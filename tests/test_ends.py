@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway.errors import InvalidRequest
-from headway.plan import Sampling
+from headway.core.errors import InvalidRequest
+from headway.core.plan import Sampling
 from headway.replica import messages
 from world import World
 

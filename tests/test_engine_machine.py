@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headway.plan import Sampling
-from headway.request import Stage
-from headway.story.events import Committed, Preempted
-from headway.verdict import Go, Never, Wait
+from headway.core.events import Committed, Preempted
+from headway.core.plan import Sampling
+from headway.core.request import Stage
+from headway.core.verdict import Go, Never, Wait
 from world import World
 
 PROMPTS = st.one_of(

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fault_table import cells
-from headway.plan import Grammar, Span, StepPlan
-from headway.request import Stage
-from headway.story.events import AnyEvent
-from headway.story.metrics import FINISHES, Metrics
-from headway.verdict import Wait
+from headway.core.events import AnyEvent
+from headway.core.plan import Grammar, Span, StepPlan
+from headway.core.request import Stage
+from headway.core.verdict import Wait
+from headway.story.sinks.metrics import FINISHES, Metrics
 from world import SAMPLED, Allowing, World
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, linear_cost
-from headway.errors import ConfigError
+from headway.core.clock import ModelledClock
+from headway.core.errors import ConfigError
 from headway.sim.pair import Pair, PairOptions, pair_options
-from headway.story.narration import strip_chart
+from headway.story.tell.narration import strip_chart
 from serving import headway
 
 A, B = [3 + i for i in range(20)], [500 + i for i in range(60)]

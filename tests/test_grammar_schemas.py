@@ -12,9 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from headway.artifacts.files import ModelFiles
-from headway.plan import Grammar
-from headway.text.grammar import GrammarCompiler
-from headway.text.schemas import read_schema
+from headway.core.plan import Grammar
+from headway.text.grammar.guide import GrammarCompiler
+from headway.text.grammar.schemas import read_schema
 from headway.text.tokenizer import Tokenizer
 from schema_table import schemas
 from serving import Server, completion, serving, together

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headway.errors import UnknownRequest
-from headway.plan import Grammar
+from headway.core.errors import UnknownRequest
+from headway.core.events import Failed
+from headway.core.plan import Grammar
+from headway.core.request import Stage
 from headway.policy.waiting import AWAITS_GRAMMAR
-from headway.request import Stage
-from headway.story.events import Failed
-from headway.story.explain import request_view
-from headway.story.sentences import tell
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
 from world import SAMPLED, Allowing, World
 
 JSON = Grammar("json")

@@ -13,19 +13,19 @@ import psutil
 import pytest
 
 from fake_process import Client, fake_process
-from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor
+from headway.core.clock import ModelledClock
+from headway.core.events import AnyEvent, Delivered
+from headway.core.plan import Grammar, Sampling
+from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
-from headway.plan import Grammar, Sampling
 from headway.policy.drafts import lookup_drafts
-from headway.request import TextRequest
-from headway.story.events import AnyEvent, Delivered
-from headway.story.metrics import Metrics
-from headway.story.reducer import Story
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.metrics import Metrics
 from serving import Server, until
 from world import Allowing
 

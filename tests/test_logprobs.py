@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headway.compute.fake import fake_logprob
-from headway.errors import InvalidRequest
+from headway.core.errors import InvalidRequest
+from headway.core.request import Stage
 from headway.policy.drafts import lookup_drafts
-from headway.request import Stage
 from world import SAMPLED, World
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.events import Admitted
+from headway.core.request import Request
 from headway.memory.keys import KeyChain
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import Shortfall, StateMemory
 from headway.patterns.text.sequence import Sequence
-from headway.request import Request
-from headway.story.events import Admitted
 from world import SAMPLED, World
 
 

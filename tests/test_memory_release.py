@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headway.errors import InvariantError, UnknownRequest
+from headway.core.errors import InvariantError, UnknownRequest
+from headway.core.request import Stage
 from headway.memory.keys import KeyChain
 from headway.memory.pool import BlockPool
 from headway.memory.table import BlockTable
-from headway.request import Stage
 from world import World
 
 

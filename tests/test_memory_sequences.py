@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.compute.fake import expected_tokens
-from headway.plan import Draw
-from headway.request import Stage
-from headway.story.events import Admitted, Committed
+from headway.core.events import Admitted, Committed
+from headway.core.plan import Draw
+from headway.core.request import Stage
 from world import SAMPLED, World
 
 

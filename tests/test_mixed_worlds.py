@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from headway.core.events import Finished, Stepped
+from headway.core.request import Stage
 from headway.policy.turns import Share, caught_up, next_model
 from headway.policy.waiting import AWAITS_MODEL
-from headway.request import Stage
-from headway.story.events import Finished, Stepped
-from headway.story.metrics import Metrics
-from headway.story.reducer import Story
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.metrics import Metrics
 from mixed_reference import Asked, Device, Model
 from mixed_world import COSTS, LATENT, MixedWorld
 

@@ -13,9 +13,9 @@ from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
 from headway.compute.finite import count_not_finite, rows_not_finite
 from headway.compute.text.executor import TextExecutor
-from headway.plan import Draw, Sampling, Score, Span, StepPlan
-from headway.request import Stage
-from headway.story.events import Failed
+from headway.core.events import Failed
+from headway.core.plan import Draw, Sampling, Score, Span, StepPlan
+from headway.core.request import Stage
 from tiny_decoders import greedy, load, oracle, tokens
 from world import World
 

@@ -15,10 +15,10 @@ from playwright.sync_api import Browser, Page, expect
 from browser import chromium, opened
 from fake_server import fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.serve import rule
-from headway.serve.guard import Guard
-from headway.serve.pages import assets, self_contained
-from headway.story.ring import EventRing
+from headway.front.guard import Guard
+from headway.page import rule
+from headway.page.routes import assets, self_contained
+from headway.story.sinks.ring import EventRing
 from page_log import log
 from serving import Server, serving, until
 

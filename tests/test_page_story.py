@@ -13,11 +13,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from browser import chromium, opened
-from headway.serve.pages import assets, self_contained
-from headway.story import events as ev
-from headway.story.explain import request_view
-from headway.story.reducer import Story
-from headway.story.sentences import tell
+from headway.core import events as ev
+from headway.page.routes import assets, self_contained
+from headway.story.reduce.reducer import Story
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
 from page_log import OF_A_FRONT, delivered, log
 
 

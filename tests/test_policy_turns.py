@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 import headway.engine.planner
 from headway.compute.fake import expected_tokens
+from headway.core.errors import ConfigError, DuplicateRequest, InvalidRequest
+from headway.core.events import Admitted, Finished, Preempted
+from headway.core.plan import Draw
+from headway.core.request import Stage, TextRequest
+from headway.core.verdict import Never
 from headway.engine.served import EngineOptions
-from headway.errors import ConfigError, DuplicateRequest, InvalidRequest
-from headway.plan import Draw
 from headway.policy.order import ORDERS, fcfs
-from headway.request import Stage, TextRequest
-from headway.story.events import Admitted, Finished, Preempted
-from headway.verdict import Never
 from world import SAMPLED, World
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.verdict import BEHIND, ONS, RULES, Ask, Go, Holder, Never, Wait, Worst, change_key
 from headway.policy import budget
 from headway.policy.waiting import Limits, Room, judge, look_further, never, no_budget
-from headway.verdict import BEHIND, ONS, RULES, Ask, Go, Holder, Never, Wait, Worst, change_key
 
 NAMED = (Holder("r-7", 12, 3),)
 

@@ -12,10 +12,10 @@ import pytest
 
 from fake_server import VOCABULARY, FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.errors import GrammarError
-from headway.plan import Grammar
+from headway.core.errors import GrammarError
+from headway.core.plan import Grammar
 from headway.replica.grammars import Grammars, Trial
-from headway.text.grammar import GrammarCompiler
+from headway.text.grammar.guide import GrammarCompiler
 from serving import together, until
 
 REFUSED = Grammar("regex", "refused")

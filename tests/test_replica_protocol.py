@@ -21,16 +21,16 @@ from fake_process import Client, fake_process, said
 from fake_replica import EXIT, FAIL, GARBAGE, GHOSTS, NONSENSE
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor, expected_tokens
+from headway.core.events import Failed, Refused
+from headway.core.plan import Draw, Grammar, Sampling, StepPlan, StepResult
+from headway.core.request import Stage, TextRequest
 from headway.engine.served import EngineOptions
 from headway.patterns.text.ports import no_watcher
-from headway.plan import Draw, Grammar, Sampling, StepPlan, StepResult
 from headway.replica.grammars import Grammars
 from headway.replica.messages import Cancel, Rejected, Stop, Submit, ToFront, Told, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
 from headway.replica.process import Replica
-from headway.request import Stage, TextRequest
-from headway.story.events import Failed, Refused
-from headway.story.reducer import Story
+from headway.story.reduce.reducer import Story
 from headway.text.tokenizer import Tokenizer
 from serving import Server, until
 

@@ -12,7 +12,7 @@ import pytest
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.serve.limits import ServeLimits
+from headway.front.limits import ServeLimits
 from serving import MODEL, until
 
 HEADER_S, BODY_S, SILENT_S, CONNECTIONS = 0.5, 0.4, 0.8, 8

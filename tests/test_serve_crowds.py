@@ -13,9 +13,9 @@ import pytest
 from fake_process import Client, said
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.plan import StepPlan, StepResult
-from headway.request import Stage
-from headway.serve.limits import ServeLimits
+from headway.core.plan import StepPlan, StepResult
+from headway.core.request import Stage
+from headway.front.limits import ServeLimits
 from serving import until
 
 BLOCKS, SEATS, WAITING = 80, 12, 60

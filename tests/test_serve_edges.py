@@ -12,7 +12,7 @@ from fake_process import Client
 from fake_server import VOCABULARY, FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
 from headway.replica.grammars import Grammars
-from headway.text.grammar import GrammarCompiler
+from headway.text.grammar.guide import GrammarCompiler
 from serving import until
 from world import World
 

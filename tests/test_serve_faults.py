@@ -18,13 +18,13 @@ from fake_server import VOCABULARY, FakeServer, fake_serving
 from fault_table import cells
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
-from headway.plan import Grammar, Span, StepPlan, StepResult
+from headway.core.plan import Grammar, Span, StepPlan, StepResult
+from headway.core.request import Stage
+from headway.core.verdict import Wait
 from headway.replica.grammars import Grammars
-from headway.request import Stage
-from headway.story.metrics import FINISHES
-from headway.story.record import Record
-from headway.text.grammar import GrammarCompiler
-from headway.verdict import Wait
+from headway.story.reduce.record import Record
+from headway.story.sinks.metrics import FINISHES
+from headway.text.grammar.guide import GrammarCompiler
 from serving import until
 
 SERVER_BLOCKS, SEATS, LONG = 400, 8, 1300

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from headway.errors import InvalidRequest
-from headway.plan import Grammar
-from headway.serve.bodies import ChatBody, read_body
-from headway.serve.formats import Asked, asked_grammar
+from headway.api.bodies.formats import Asked, asked_grammar
+from headway.api.bodies.generation import ChatBody, read_body
+from headway.core.errors import InvalidRequest
+from headway.core.plan import Grammar
 from serving import MODEL, Server, completion, serving, together
 
 PERSON = {

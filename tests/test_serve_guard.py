@@ -15,13 +15,13 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from fake_server import FakeServer, fake_serving
+from headway.api.app import make_app
 from headway.artifacts.files import ModelFiles
-from headway.config import ServeOptions, add_arguments, read_options
+from headway.core.config import ServeOptions, add_arguments, read_options
+from headway.front.guard import Guard
+from headway.front.origins import ANY
+from headway.front.state import Front
 from headway.replica.options import ReplicaOptions
-from headway.serve.app import make_app
-from headway.serve.front import Front
-from headway.serve.guard import Guard
-from headway.serve.origins import ANY
 from serving import MODEL, Server, headway, serving
 
 KEY = "sk-Correct.Horse/Battery+Staple="

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from starlette.requests import Request
 
-from headway.serve.errors import Refusal
-from headway.serve.front import STUCK_AFTER_S, Front
-from headway.serve.models import health
+from headway.api.routes.models import health
+from headway.front.refusals import Refusal
+from headway.front.state import STUCK_AFTER_S, Front
 
 
 def asked(stuck_s: float, state: str = "ready", log: object = None) -> dict:

@@ -16,8 +16,8 @@ from openai import OpenAI
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.serve.guard import Guard
-from headway.serve.limits import ServeLimits
+from headway.front.guard import Guard
+from headway.front.limits import ServeLimits
 from serving import MODEL
 
 BODY_BYTES = 1 << 20
@@ -81,7 +81,7 @@ def test_a_compressed_body_of_any_size_ends_where_it_ended(server: FakeServer) -
 def test_a_bomb_is_refused_without_inflating_past_the_bound(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headway.serve import coding
+    from headway.front import coding
 
     inflated, real = [], zlib.decompressobj
 

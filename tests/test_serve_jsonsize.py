@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.serve.errors import Refusal
-from headway.serve.jsonsize import JsonSize
+from headway.front.jsonsize import JsonSize
+from headway.front.refusals import Refusal
 from serving import MODEL
 
 MIB = 1 << 20

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.serve.errors import Refusal
-from headway.serve.limits import BoundedBody, ServeLimits
-from headway.serve.room import Claim, Shortfall, WaitingRoom
+from headway.front.limits import BoundedBody, ServeLimits
+from headway.front.quota import Claim, Shortfall, WaitingRoom
+from headway.front.refusals import Refusal
 from serving import MODEL, together, until
 
 POSITIONS, BODY_BYTES, WAITING = 1000, 20_000, 5

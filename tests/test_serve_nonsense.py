@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.artifacts.files import ModelFiles
-from headway.clock import RealClock
 from headway.compute.fake import FakeExecutor
-from headway.memory.prefix import Miss
+from headway.core import events as ev
+from headway.core.clock import RealClock
+from headway.core.miss import Miss
+from headway.core.request import Emission, Pause, TextRequest
+from headway.core.verdict import BEHIND, Never
+from headway.front.state import Front
 from headway.policy.waiting import AWAITS_GRAMMAR
 from headway.replica.messages import Ready, Rejected, ToFront, Told, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
-from headway.request import Emission, Pause, TextRequest
-from headway.serve.front import Front
-from headway.story import events as ev
-from headway.verdict import BEHIND, Never
 from serving import MODEL
 
 #: "a" and "b" are asked for, "ghost" is not.

@@ -9,7 +9,7 @@ import pytest
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.serve.limits import ServeLimits
+from headway.front.limits import ServeLimits
 from serving import MODEL
 
 CONTEXT = 200

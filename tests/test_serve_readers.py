@@ -15,9 +15,9 @@ import pytest
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.serve import front as front_module
-from headway.serve.limits import ServeLimits
-from headway.story.sentences import tell
+from headway.front import state as front_module
+from headway.front.limits import ServeLimits
+from headway.story.tell.sentences import tell
 from serving import MODEL, until
 
 PATIENCE_S = 0.6

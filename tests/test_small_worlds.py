@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from headway.request import Stage
+from headway.core.request import Stage
 from reference import Plain, Reference
 from world import World
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from headway.errors import ConfigError, LogError
-from headway.story import log as log_module
-from headway.story import logfiles
-from headway.story.events import Received
-from headway.story.explain import request_view
-from headway.story.log import EventLog, LogFile, aged
-from headway.story.reducer import Story
-from headway.story.ring import EventRing
+from headway.core.errors import ConfigError, LogError
+from headway.core.events import Received
+from headway.story.reduce.reducer import Story
+from headway.story.sinks import log as log_module
+from headway.story.sinks import logfiles
+from headway.story.sinks.log import EventLog, LogFile, aged
+from headway.story.sinks.ring import EventRing
+from headway.story.tell.explain import request_view
 from world import SAMPLED, World
 
 

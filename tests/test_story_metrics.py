@@ -7,11 +7,11 @@ import random
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway.request import Stage
-from headway.story.events import Admitted, AnyEvent, Committed, Levels, Preempted, Stepped
-from headway.story.metrics import Metrics
-from headway.story.reducer import Story
-from headway.verdict import ONS
+from headway.core.events import Admitted, AnyEvent, Committed, Levels, Preempted, Stepped
+from headway.core.request import Stage
+from headway.core.verdict import ONS
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.metrics import Metrics
 from world import SAMPLED, World
 
 CONTRACT = {

@@ -7,11 +7,8 @@ from typing import get_args
 import msgspec
 import pytest
 
-from headway.errors import ProtocolError, UnknownRequest
-from headway.plan import Grammar
-from headway.replica import messages
-from headway.request import Emission, Pause, Stage, TextRequest
-from headway.story.events import (
+from headway.core.errors import ProtocolError, UnknownRequest
+from headway.core.events import (
     AnyEvent,
     Arrived,
     Cancelled,
@@ -23,9 +20,12 @@ from headway.story.events import (
     Refused,
     TurnedAway,
 )
-from headway.story.explain import request_view, request_views
-from headway.story.reducer import Story
-from headway.verdict import Holder, Never
+from headway.core.plan import Grammar
+from headway.core.request import Emission, Pause, Stage, TextRequest
+from headway.core.verdict import Holder, Never
+from headway.replica import messages
+from headway.story.reduce.reducer import Story
+from headway.story.tell.explain import request_view, request_views
 from world import SAMPLED, Allowing, World
 
 

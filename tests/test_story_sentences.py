@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 
 from headway.compute.fake import expected_tokens
-from headway.plan import Draw
-from headway.request import Stage
-from headway.story.events import Delivered, Failed, Preempted, Received, Refused
-from headway.story.explain import request_view
-from headway.story.reducer import Story
-from headway.story.sentences import tell, waiting
-from headway.verdict import RULES
+from headway.core.events import Delivered, Failed, Preempted, Received, Refused
+from headway.core.plan import Draw
+from headway.core.request import Stage
+from headway.core.verdict import RULES
+from headway.story.reduce.reducer import Story
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell, waiting
 from world import SAMPLED, World
 
 PROMPT = list(range(16))

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from headway.request import Stage
-from headway.story.events import (
+from headway.core.events import (
     Admitted,
     AnyEvent,
     Arrived,
@@ -22,10 +21,11 @@ from headway.story.events import (
     Refused,
     Stepped,
 )
-from headway.story.explain import request_view, timing
-from headway.story.record import INTERVALS, Interval, Record
-from headway.story.reducer import Story
-from headway.verdict import RULES
+from headway.core.request import Stage
+from headway.core.verdict import RULES
+from headway.story.reduce.record import INTERVALS, Interval, Record
+from headway.story.reduce.reducer import Story
+from headway.story.tell.explain import request_view, timing
 from world import SAMPLED, World
 
 ENDINGS = (Finished, Cancelled, Failed)

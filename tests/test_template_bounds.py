@@ -1,5 +1,5 @@
 """Templates of downloaded files are programs of strangers: none takes more time, memory or length than it may, and
-nobody else notices. Bounds are those of `text/outcomes.py`."""
+nobody else notices. Bounds are those of `text/chat/outcomes.py`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 import tool_templates as templates
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
-from headway.errors import BoundCrossed, InvalidRequest, ProcessEnded, TemplateBound, UnsupportedModel
-from headway.serve.limits import ServeLimits
+from headway.core.errors import BoundCrossed, InvalidRequest, ProcessEnded, TemplateBound, UnsupportedModel
+from headway.front.limits import ServeLimits
 from headway.text.bounded import BoundedProcess, Bounds
-from headway.text.renderers import Renderers
-from headway.text.template import ChatTemplate
-from headway.text.tools import ToolFormat
+from headway.text.chat.renderers import Renderers
+from headway.text.chat.template import ChatTemplate
+from headway.text.tools.format import ToolFormat
 from serving import MODEL, together, until
 
 HELLO = [{"role": "user", "content": "hi"}]
@@ -166,7 +166,7 @@ def test_a_process_that_cannot_be_started_or_ends_by_itself_is_told_as_such(monk
         absent.ask(b"x", Bounds(1, 1 << 20))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ProcessEnded, match="could not be started: No such file"):
-        BoundedProcess("headway.text.rendering", "1").ask(b"x", Bounds(1, 1 << 20))
+        BoundedProcess("headway.text.chat.rendering", "1").ask(b"x", Bounds(1, 1 << 20))
 
 
 def test_a_process_that_was_killed_while_idle_is_replaced_without_a_word(renderers: Renderers) -> None:
@@ -203,7 +203,7 @@ def test_one_that_is_killed_at_work_fails_its_question_only() -> None:
 
 def test_where_the_system_does_not_bound_memory_it_is_watched() -> None:
     """As on macOS: the process here bounds its memory by a gigabyte, and the one that asks by less."""
-    process = BoundedProcess("headway.text.rendering", "30")
+    process = BoundedProcess("headway.text.chat.rendering", "30")
     source = "{% set n = namespace(a='x' * 1000000) %}{% for i in range(100) %}{% set n.a = n.a + n.a[:1000000] %}"
     question = '{"source": "' + source + ENDLESS + '{% endfor %}", "variables": {}, "most_bytes": 9}'
     with pytest.raises(BoundCrossed) as caught:
@@ -218,7 +218,7 @@ def test_no_process_is_left_when_the_one_that_asks_is_killed(busy: bool) -> None
     code = textwrap.dedent(
         f"""
         from headway.artifacts.files import ModelFiles
-        from headway.text.template import ChatTemplate
+        from headway.text.chat.template import ChatTemplate
         template = ChatTemplate(ModelFiles("t", "", {{}}, None, 0, None, {source!r}, None, False, (), {{}}, ""))
         print(template.render([{{"content": "x"}}]), flush=True)
         template.render([{{"content": "hang"}}]) if {busy} else __import__("time").sleep(60)

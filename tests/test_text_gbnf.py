@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from headway.errors import GrammarError
-from headway.plan import Grammar
-from headway.text.gbnf import is_gbnf, lark_of
+from headway.core.errors import GrammarError
+from headway.core.plan import Grammar
+from headway.text.grammar.gbnf import is_gbnf, lark_of
 from schema_machine import lets_through, matcher
 
 JSON = r"""root   ::= object

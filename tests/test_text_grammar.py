@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from headway.artifacts.files import ModelFiles
-from headway.errors import GrammarError
-from headway.plan import Grammar
-from headway.text.grammar import GrammarCompiler, GrammarGuide
-from headway.text.schemas import read_schema
+from headway.core.errors import GrammarError
+from headway.core.plan import Grammar
+from headway.text.grammar.guide import GrammarCompiler, GrammarGuide
+from headway.text.grammar.schemas import read_schema
 from headway.text.tokenizer import Tokenizer
 
 VOCAB = 49_152

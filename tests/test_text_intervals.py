@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.text.intervals import integers, numbers
+from headway.text.grammar.intervals import integers, numbers
 
 BOUNDS = st.none() | st.integers(-130, 130) | st.integers(-(2**65), 2**65) | st.sampled_from([2**53, 2**63, -(2**63)])
 

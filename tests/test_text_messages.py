@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headway.errors import InvalidRequest
-from headway.text.messages import read_messages
+from headway.core.errors import InvalidRequest
+from headway.text.chat.messages import read_messages
 
 USER = {"role": "user", "content": "hi"}
 TEXT = {"type": "text", "text": "a"}

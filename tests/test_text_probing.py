@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import tool_templates as templates
-from headway.errors import InvalidRequest, TemplateBound
-from headway.text.messages import has_calls, read_messages
-from headway.text.probing import Probes
-from headway.text.template import ChatTemplate
-from headway.text.toolhistory import read_calls
-from headway.text.tools import ToolFormat
+from headway.core.errors import InvalidRequest, TemplateBound
+from headway.text.chat.messages import has_calls, read_messages
+from headway.text.chat.probing import Probes
+from headway.text.chat.template import ChatTemplate
+from headway.text.tools.format import ToolFormat
+from headway.text.tools.history import read_calls
 from tool_templates import FORMATS, template_of
 
 SYSTEM, USER = {"role": "system", "content": "Answer in French."}, {"role": "user", "content": "Who?"}

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator, validators
 
-from headway.errors import GrammarError
-from headway.text.schemas import read_schema
+from headway.core.errors import GrammarError
+from headway.text.grammar.schemas import read_schema
 from schema_machine import lets_through, machine, next_bytes, valid
 
 DIGIT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 9}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.errors import InvalidRequest
+from headway.core.errors import InvalidRequest
 from headway.text.stops import StopMatcher, StopStrings
 
 FEW = st.text(alphabet="ab\n", max_size=30)

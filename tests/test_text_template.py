@@ -13,8 +13,8 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
 from headway.artifacts.files import ModelFiles
-from headway.errors import InvalidRequest, UnsupportedModel
-from headway.text.template import ChatTemplate
+from headway.core.errors import InvalidRequest, UnsupportedModel
+from headway.text.chat.template import ChatTemplate
 
 LLAMA_2_STYLE = """{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}
 {% set rest = messages[1:] %}{% else %}{% set system = false %}{% set rest = messages %}{% endif %}

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer as Rules
 from tokenizers import models
 
 from headway.artifacts.files import ModelFiles
-from headway.errors import UnsupportedModel
+from headway.core.errors import UnsupportedModel
+from headway.text.chat.template import ChatTemplate
 from headway.text.detokenize import Detokenizer
-from headway.text.template import ChatTemplate
 from headway.text.tokenizer import _MOST_COMPOSED, Tokenizer, _byte_spelling
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "smollm2-135m-greedy-fp32.json").read_text())

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tool_templates as templates
-from headway.text.jsontext import JsonObject
-from headway.text.toolcalls import ArgumentsPiece, CallBegun, TextPiece, ToolCallParser, ToolEvent
-from headway.text.toolhistory import as_template_wants
-from headway.text.tools import ToolFormat
+from headway.text.grammar.jsontext import JsonObject
+from headway.text.tools.calls import ArgumentsPiece, CallBegun, TextPiece, ToolCallParser, ToolEvent
+from headway.text.tools.format import ToolFormat
+from headway.text.tools.history import as_template_wants
 from tool_templates import FORMATS, format_of, template_of
 
 NAMES = ("get", "get_time")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from headway.artifacts.files import ModelFiles
-from headway.errors import GrammarError
-from headway.text.grammar import GrammarCompiler
-from headway.text.schemas import MOST_OPTIONAL, read_schema
+from headway.core.errors import GrammarError
+from headway.text.grammar.guide import GrammarCompiler
+from headway.text.grammar.schemas import MOST_OPTIONAL, read_schema
 from headway.text.tokenizer import Tokenizer
-from headway.text.toolcalls import ToolCallParser
-from headway.text.toolgrammar import calls_or_json, forced_calls
-from headway.text.tools import ToolFormat
+from headway.text.tools.calls import ToolCallParser
+from headway.text.tools.format import ToolFormat
+from headway.text.tools.grammar import calls_or_json, forced_calls
 from schema_machine import lets_through, matcher
 from test_text_toolcalls import FORMAT_OF, NAMES, gathered
 from tool_templates import FORMATS

@@ -15,12 +15,12 @@ from tokenizers import Tokenizer as Rules
 
 import tool_templates as templates
 from headway.artifacts.files import ModelFiles
-from headway.errors import InvalidRequest
-from headway.text.messages import has_calls, read_messages
-from headway.text.template import ChatTemplate
-from headway.text.toolgrammar import forced_calls
-from headway.text.toolhistory import as_template_wants, read_calls
-from headway.text.tools import ToolFormat
+from headway.core.errors import InvalidRequest
+from headway.text.chat.messages import has_calls, read_messages
+from headway.text.chat.template import ChatTemplate
+from headway.text.tools.format import ToolFormat
+from headway.text.tools.grammar import forced_calls
+from headway.text.tools.history import as_template_wants, read_calls
 from test_text_toolcalls import parsed
 from tool_templates import FORMATS, format_of, template_of
 

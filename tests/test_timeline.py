@@ -12,13 +12,13 @@ import pytest
 
 from fake_server import FakeServer, fake_serving
 from headway.cli import main
-from headway.story.events import Cancelled, Failed, Preempted, Refused, Stepped
-from headway.story.explain import request_view
-from headway.story.log import EventLog
-from headway.story.metrics import Metrics
-from headway.story.reducer import Story
-from headway.story.ring import EventRing
-from headway.story.timeline import ENGINE, REQUESTS, STEPS_TRACK, Timeline, stretches
+from headway.core.events import Cancelled, Failed, Preempted, Refused, Stepped
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.log import EventLog
+from headway.story.sinks.metrics import Metrics
+from headway.story.sinks.ring import EventRing
+from headway.story.sinks.timeline import ENGINE, REQUESTS, STEPS_TRACK, Timeline, stretches
+from headway.story.tell.explain import request_view
 from serving import until
 from test_story_log import busy_world
 from test_story_metrics import sample

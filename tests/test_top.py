@@ -26,16 +26,16 @@ from headway.cli import events, main, top
 from headway.cli.events import Missed, tail
 from headway.cli.screen import bar, screen, sparkline
 from headway.cli.top import Lost, Opened, Watching, feed_from_server
-from headway.config import ClientOptions
-from headway.errors import HeadwayError
-from headway.story.board import Board
-from headway.story.events import Committed, Delivered, Failed, Loaded, Received, Refused, Stepped
-from headway.story.explain import request_view
-from headway.story.log import EventLog
-from headway.story.metrics import Metrics
-from headway.story.reducer import Story
-from headway.story.sentences import brief
-from headway.verdict import RULES
+from headway.core.config import ClientOptions
+from headway.core.errors import HeadwayError
+from headway.core.events import Committed, Delivered, Failed, Loaded, Received, Refused, Stepped
+from headway.core.verdict import RULES
+from headway.story.reduce.board import Board
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.log import EventLog
+from headway.story.sinks.metrics import Metrics
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import brief
 from serving import command, until
 from signals import hearing_sigint
 from test_story_time import mixed_world

@@ -19,28 +19,31 @@ from pathlib import Path
 import pytest
 
 import headway
+from headway.core.request import Request
 from headway.patterns.text.sequence import Sequence, TextProgress
-from headway.request import Request
 
 ROOT = Path(headway.__file__).parent
 REPOSITORY = Path(__file__).parent.parent
 
-NOUNS = frozenset({"request", "plan", "verdict", "config", "options", "errors", "clock"})
-CORE = NOUNS | {"engine", "patterns", "policy", "memory", "story"}
+#: Folders of the core, each below those that follow it.
+CORE = frozenset({"core", "policy", "memory", "engine", "patterns", "story"})
 ANYTHING = None
 
 #: What the modules of a folder (or a top-level file) may import from Headway, beside their own folder.
 MAY_IMPORT: dict[str, frozenset[str] | None] = {
-    **dict.fromkeys(NOUNS, NOUNS),
-    "engine": NOUNS | {"policy", "story.events", "compute.executor"},
-    "patterns": NOUNS | {"engine.pattern", "engine.served", "policy", "memory", "story.events", "compute.executor"},
-    "policy": frozenset({"request", "plan", "verdict", "errors"}),
-    "memory": NOUNS,
-    "story": NOUNS | {"memory.prefix"},
-    "compute": (NOUNS - {"request", "verdict"}) | {"artifacts.files", "artifacts.converted"},
-    "artifacts": NOUNS,
-    "text": NOUNS | {"artifacts.files"},
-    "serve": NOUNS | {"artifacts", "text", "story", "replica"},
+    "core": frozenset(),
+    "policy": frozenset({"core.request", "core.plan", "core.verdict", "core.errors"}),
+    "memory": frozenset({"core"}),
+    "engine": frozenset({"core", "policy", "compute.executor"}),
+    "patterns": frozenset({"core", "engine.pattern", "engine.served", "policy", "memory", "compute.executor"}),
+    "story": frozenset({"core"}),
+    "compute": frozenset({"core.plan", "core.config", "core.options", "core.errors", "core.clock"})
+    | {"artifacts.files", "artifacts.converted"},
+    "artifacts": frozenset({"core"}),
+    "text": frozenset({"core", "artifacts.files"}),
+    "front": frozenset({"core", "artifacts", "text", "story", "replica"}),
+    "page": frozenset({"core", "front", "story"}),
+    "api": frozenset({"core", "artifacts", "text", "story", "replica", "front", "page"}),
     "replica": ANYTHING,
     "cli": ANYTHING,
     "bench": ANYTHING,
@@ -177,7 +180,7 @@ def policy_is_pure(source: Source) -> Iterator[str]:
 
 
 def the_environment_is_read_in_config(source: Source) -> Iterator[str]:
-    if source.path == "config.py":
+    if source.path == "core/config.py":
         return
     banned = {"environ", "environb", "getenv", "getenvb", "putenv"}
     for node in ast.walk(source.tree):
@@ -190,10 +193,10 @@ def the_environment_is_read_in_config(source: Source) -> Iterator[str]:
 
 def only_the_engine_changes_requests(source: Source) -> Iterator[str]:
     """A request is changed in `engine/`, its progress by its pattern; elsewhere, whoever knows them may read them."""
-    places = ("request", "patterns.text.sequence")
+    places = ("core.request", "patterns.text.sequence")
     kinds = {"Request", "Sequence", "TextProgress"}
     knows = any(found.inside in places and found.names & kinds for found in source.imports)
-    if source.path == "request.py" or not (knows or source.layer in ("policy", "memory", "engine", "patterns")):
+    if source.path == "core/request.py" or not (knows or source.layer in ("policy", "memory", "engine", "patterns")):
         return
     others = [layer for layer in CHANGES if layer != source.layer]
     fields = set().union(*(FIELDS[layer] for layer in others)) - FIELDS.get(source.layer, set())
@@ -250,23 +253,23 @@ def test_every_file_of_the_package_keeps_the_rule(rule):
 
 
 BAD = [
-    (imports_only_what_its_folder_may, "request.py", "from headway.engine.loop import Engine"),
-    (imports_only_what_its_folder_may, "verdict.py", "import headway.policy.waiting"),
-    (imports_only_what_its_folder_may, "plan.py", "from headway import engine"),
+    (imports_only_what_its_folder_may, "core/request.py", "from headway.engine.loop import Engine"),
+    (imports_only_what_its_folder_may, "core/verdict.py", "import headway.policy.waiting"),
+    (imports_only_what_its_folder_may, "core/plan.py", "from headway import engine"),
     (imports_only_what_its_folder_may, "policy/order.py", "from headway.memory.pool import BlockPool"),
-    (imports_only_what_its_folder_may, "policy/order.py", "from headway.clock import Clock"),
+    (imports_only_what_its_folder_may, "policy/order.py", "from headway.core.clock import Clock"),
     (imports_only_what_its_folder_may, "memory/pool.py", "def f():\n    from headway.policy import preempt"),
     (imports_only_what_its_folder_may, "memory/pool.py", "from ..policy import preempt"),
-    (imports_only_what_its_folder_may, "compute/fake.py", "from headway.request import Request"),
+    (imports_only_what_its_folder_may, "compute/fake.py", "from headway.core.request import Request"),
     (imports_only_what_its_folder_may, "compute/text/a.py", "from headway.artifacts import resolve"),
-    (imports_only_what_its_folder_may, "engine/loop.py", "from headway.story.reducer import Story"),
+    (imports_only_what_its_folder_may, "engine/loop.py", "from headway.story.reduce.reducer import Story"),
     (imports_only_what_its_folder_may, "engine/loop.py", "from headway.compute.fake import FakeExecutor"),
     (imports_only_what_its_folder_may, "engine/loop.py", "from headway.patterns.text.pattern import TextPattern"),
     (imports_only_what_its_folder_may, "engine/loop.py", "from headway.memory.pool import BlockPool"),
     (imports_only_what_its_folder_may, "patterns/text/a.py", "from headway.engine.queues import Queues"),
     (imports_only_what_its_folder_may, "story/a.py", "from headway.memory import pool"),
-    (imports_only_what_its_folder_may, "serve/a.py", "from headway.engine.loop import Engine"),
-    (imports_only_what_its_folder_may, "serve/a.py", "from headway.compute.executor import ModelFacts"),
+    (imports_only_what_its_folder_may, "front/a.py", "from headway.engine.loop import Engine"),
+    (imports_only_what_its_folder_may, "front/a.py", "from headway.compute.executor import ModelFacts"),
     (imports_nothing_for_its_types_alone, "memory/a.py",
      "if typing.TYPE_CHECKING:\n    from headway.engine.loop import Engine"),
     (imports_nothing_for_its_types_alone, "engine/planner.py",
@@ -282,15 +285,15 @@ BAD = [
     (only_the_engine_changes_requests, "policy/a.py", "def f(request):\n    request.verdict = None"),
     (only_the_engine_changes_requests, "memory/a.py", "def f(sequence):\n    sequence.computed += 1"),
     (only_the_engine_changes_requests, "memory/a.py", "def f(sequence):\n    sequence.lose()"),
-    (only_the_engine_changes_requests, "serve/a.py",
-     "from headway.request import Request\ndef f(r):\n    r.move('failed')"),
-    (only_the_engine_changes_requests, "serve/a.py",
+    (only_the_engine_changes_requests, "front/a.py",
+     "from headway.core.request import Request\ndef f(r):\n    r.move('failed')"),
+    (only_the_engine_changes_requests, "front/a.py",
      "from headway.patterns.text.sequence import Sequence\ndef f(s):\n    setattr(s, 'high', 1)"),
     (only_the_engine_changes_requests, "engine/a.py", "def f(sequence):\n    sequence.computed = 1"),
     (only_the_engine_changes_requests, "patterns/text/a.py", "def f(request):\n    request.stage = 1"),
     (only_the_engine_changes_requests, "patterns/text/a.py", "def f(request):\n    request.move(1)"),
-    (only_the_engine_changes_requests, "bench/a.py", "from headway.request import Request\nr = Request()"),
-    (its_name_says_what_is_in_it, "serve/utils.py", ""),
+    (only_the_engine_changes_requests, "bench/a.py", "from headway.core.request import Request\nr = Request()"),
+    (its_name_says_what_is_in_it, "front/utils.py", ""),
     (hides_nothing, "cli/a.py", "try:\n    f()\nexcept OSError:\n    pass"),
     (hides_nothing, "cli/a.py", "def f():\n    global count\n    count = 1"),
     (hides_nothing, "cli/a.py", "# TODO: later"),
@@ -306,7 +309,7 @@ GOOD = [
     (imports_only_what_its_folder_may, "engine/a.py", "from headway.policy import budget"),
     (imports_only_what_its_folder_may, "replica/a.py", "from headway.engine.loop import Engine"),
     (torch_lives_in_compute, "compute/kernels/a.py", "import torch"),
-    (the_environment_is_read_in_config, "config.py", "import os\nos.environ['A']"),
+    (the_environment_is_read_in_config, "core/config.py", "import os\nos.environ['A']"),
     (only_the_engine_changes_requests, "engine/a.py", "def f(request):\n    request.move(1)"),
     (only_the_engine_changes_requests, "engine/a.py", "def f(self, request):\n    self._pattern.lose(request)"),
     (only_the_engine_changes_requests, "patterns/text/a.py", "def f(sequence):\n    sequence.lose()"),
@@ -328,23 +331,32 @@ def test_every_folder_and_file_at_the_top_has_its_rule_and_its_place_on_the_map(
         assert f"`{layer}/`" in page or f"`{layer}.py`" in page, f"docs/map.md does not name {layer}"
 
 
-def test_the_core_has_no_circle():
+def test_no_module_imports_itself_by_way_of_others():
     graph = TopologicalSorter[str]()
     for source in SOURCES:
-        if source.layer in CORE:
-            name = source.path.removesuffix(".py").replace("/", ".")
-            graph.add(name, *(i.inside for i in source.imports if i.inside and not i.typing_only))
+        name = source.path.removesuffix(".py").replace("/", ".")
+        graph.add(name, *(found.inside for found in source.imports if found.inside))
     order = list(graph.static_order())  # raises CycleError
-    assert (
-        order.index("verdict")
-        < order.index("policy.waiting")
-        < order.index("engine.planner")
-        < order.index("engine.loop")
-    )
+    places = [order.index(name) for name in ("core.verdict", "policy.waiting", "engine.planner", "engine.loop")]
+    assert places == sorted(places)
+
+
+def test_between_folders_arrows_point_in_one_direction_only():
+    graph: dict[str, set[str]] = {}
+    for source in SOURCES:
+        used = {found.inside for found in source.imports if found.inside} - {"compute.executor"}
+        graph.setdefault(source.layer, set()).update(
+            {name.split(".")[0] for name in used} - {source.layer, "__init__"}
+        )
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
+    below = [
+        order.index(layer) for layer in ("core", "policy", "engine", "patterns", "replica", "front", "api", "cli")
+    ]
+    assert below == sorted(below)
 
 
 @pytest.mark.parametrize(
-    "module", ["headway.engine.loop", "headway.patterns.text.pattern", "headway.serve.app", "headway.cli"]
+    "module", ["headway.engine.loop", "headway.patterns.text.pattern", "headway.api.app", "headway.cli"]
 )
 def test_nothing_but_the_replica_loads_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

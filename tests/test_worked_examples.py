@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.request import Stage
+from headway.core.request import Stage
 from world import World
 
 

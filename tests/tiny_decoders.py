@@ -14,7 +14,7 @@ import transformers
 from headway.artifacts.files import ModelFiles
 from headway.artifacts.revision import ContentDigest
 from headway.compute.text.executor import TextExecutor
-from headway.plan import Draw, Sampling, Span
+from headway.core.plan import Draw, Sampling, Span
 
 SIZES = {
     "hidden_size": 48,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headway.artifacts.files import ModelFiles
-from headway.text.template import ChatTemplate
-from headway.text.tools import ToolFormat
+from headway.text.chat.template import ChatTemplate
+from headway.text.tools.format import ToolFormat
 
 #: All that are understood.
 FORMATS = ("QWEN", "HERMES", "QWEN3", "LLAMA", "MISTRAL", "DEEPSEEK")

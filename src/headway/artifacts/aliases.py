@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 from headway.artifacts.wheel import Wheel
-from headway.errors import ModelNotFound
+from headway.core.errors import ModelNotFound
 
 
 @dataclass(frozen=True)

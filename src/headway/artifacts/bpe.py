@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from headway.artifacts.cache import write_once
 from headway.artifacts.gguf_config import missing
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import ArtifactError, UnsupportedModel
 
 #: Part of the cached file's name: raise it when the same metadata would give another tokenizer.
 _BUILD = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import platformdirs
 
-from headway.errors import ArtifactError
+from headway.core.errors import ArtifactError
 
 
 @dataclass(frozen=True)

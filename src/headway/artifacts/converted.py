@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.errors import ArtifactError
+from headway.core.errors import ArtifactError
 
 #: Bytes that are kept. What is in use may exceed it: a large model is served all the same.
 LIMIT_BYTES = 8 << 30

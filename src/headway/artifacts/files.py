@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headway.errors import ArtifactError
+from headway.core.errors import ArtifactError
 
 
 class Tensors(Protocol):

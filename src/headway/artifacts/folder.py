@@ -13,16 +13,16 @@ from tokenizers import Tokenizer
 
 from headway.artifacts import revision
 from headway.artifacts.files import ModelFiles, check_id
-from headway.artifacts.place import Place
+from headway.artifacts.location import Location
 from headway.artifacts.revision import ContentDigest
-from headway.errors import ArtifactError, ModelNotFound, UnsupportedModel
+from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 #: Formats of safetensors that are read, as numpy sees them; BF16 is widened by hand. I64 holds index buffers.
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
 
 
-def load(name: str, place: Place) -> ModelFiles:
+def load(name: str, place: Location) -> ModelFiles:
     """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
     a missing file, ArtifactError for a damaged one."""
     folder = place.path

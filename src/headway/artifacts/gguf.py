@@ -13,9 +13,9 @@ from headway.artifacts import bpe, gguf_config, revision
 from headway.artifacts.cache import Cache
 from headway.artifacts.files import ModelFiles, check_id
 from headway.artifacts.gguf_header import Header, TensorPlace, read_header
-from headway.artifacts.place import Place
+from headway.artifacts.location import Location
 from headway.artifacts.revision import ContentDigest
-from headway.errors import UnsupportedModel
+from headway.core.errors import UnsupportedModel
 
 _WHOLE = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -41,7 +41,7 @@ _TOKEN_ID = re.compile(r"tokenizer\.ggml\.\w+_token_id")
 _ROPE_FREQS = gguf_config.ROPE_FREQS
 
 
-def load(name: str, place: Place, cache: Cache) -> ModelFiles:
+def load(name: str, place: Location, cache: Cache) -> ModelFiles:
     """Read the header of the file at `place`; build its `tokenizer.json` in the cache if that is not there yet.
 
     Raises UnsupportedModel, naming the architecture, metadata key, tensor or tokenizer that is not implemented,

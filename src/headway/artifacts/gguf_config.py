@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headway.artifacts.gguf_header import Header
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import ArtifactError, UnsupportedModel
 
 ROPE_FREQS = "rope_freqs.weight"
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

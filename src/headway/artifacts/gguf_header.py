@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import ArtifactError, UnsupportedModel
 
 _ALIGNMENT_BYTES = 32
 _NUMBERS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headway.artifacts.place import Place
-from headway.errors import ArtifactError, ModelNotFound
+from headway.artifacts.location import Location
+from headway.core.errors import ArtifactError, ModelNotFound
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Everything that `folder.py` reads; a repository's other formats of the same weights stay where they are.
@@ -18,7 +18,7 @@ def is_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
-def fetch(name: str, offline: bool = False) -> Place:
+def fetch(name: str, offline: bool = False) -> Location:
     """The folder of a repository's newest revision, downloaded unless the hub's cache has it.
 
     Raises ModelNotFound if the hub has no such repository, ArtifactError for whatever else went wrong.
@@ -40,4 +40,4 @@ def fetch(name: str, offline: bool = False) -> Place:
         ) from error
     except Exception as error:  # the client's network stack has no common base of its own
         raise ArtifactError(f"downloading {name} from the Hugging Face hub failed: {error}") from error
-    return Place(Path(folder), source=f"huggingface.co/{name}")
+    return Location(Path(folder), source=f"huggingface.co/{name}")

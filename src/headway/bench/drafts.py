@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headway.clock import RealClock
 from headway.compute.executor import Executor
+from headway.core.clock import RealClock
+from headway.core.plan import Sampling
+from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
 from headway.patterns.text.pattern import text_model
-from headway.plan import Sampling
 from headway.policy.drafts import lookup_drafts
-from headway.request import TextRequest
-from headway.story.reducer import Story
+from headway.story.reduce.reducer import Story
 
 #: Text whose continuation repeats what is there, and text that has nothing to repeat (sampled: a small model's greedy
 #: prose goes round in circles).

@@ -10,20 +10,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.clock import RealClock
 from headway.compute.executor import Executor
+from headway.core.clock import RealClock
+from headway.core.events import AnyEvent, Committed, Stepped
+from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
 from headway.patterns.text.pattern import text_model
 from headway.replica.messages import Told, decode_to_front, encode
-from headway.request import TextRequest
-from headway.story.events import AnyEvent, Committed, Stepped
-from headway.story.log import EventLog
-from headway.story.metrics import Metrics
-from headway.story.reducer import Story
-from headway.story.ring import EventRing
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.log import EventLog
+from headway.story.sinks.metrics import Metrics
+from headway.story.sinks.ring import EventRing
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from headway import __version__
 from headway.cli import streams
-from headway.errors import HeadwayError
+from headway.core.errors import HeadwayError
 
 #: What the list of commands says about each. A module has `add_arguments(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, str] = {

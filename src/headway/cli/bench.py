@@ -13,8 +13,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from headway.cli.console import make_console
-from headway.config import Environment, yielding_threads
-from headway.errors import ConfigError
+from headway.core.config import Environment, yielding_threads
+from headway.core.errors import ConfigError
 
 if TYPE_CHECKING:  # numpy comes with them: too slow for --help
     from headway.artifacts.files import ModelFiles

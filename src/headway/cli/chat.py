@@ -14,9 +14,9 @@ import httpx
 
 from headway.cli.client import NotHeadway, asking, served_model
 from headway.cli.streams import utf8
-from headway.config import ClientOptions, read_options
-from headway.config import add_arguments as add_options
-from headway.errors import ConfigError, HeadwayError
+from headway.core.config import ClientOptions, read_options
+from headway.core.config import add_arguments as add_options
+from headway.core.errors import ConfigError, HeadwayError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 import httpx
 import msgspec
 
-from headway.config import ClientOptions
-from headway.errors import HeadwayError
-from headway.story.events import Loaded
+from headway.core.config import ClientOptions
+from headway.core.errors import HeadwayError
+from headway.core.events import Loaded
 
 T = TypeVar("T")
 

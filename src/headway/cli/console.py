@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from headway.config import Environment
+from headway.core.config import Environment
 
 
 class _Console(Console):

@@ -14,13 +14,13 @@ import psutil
 from headway.cli.client import served_model
 from headway.cli.console import make_console
 from headway.cli.events import Missed, connected
-from headway.config import ClientOptions, read_options
-from headway.config import add_arguments as add_options
-from headway.errors import ConfigError
-from headway.story.doctor import diagnose, tell, view
-from headway.story.events import AnyEvent, Loaded
-from headway.story.log import LogFile
-from headway.story.seen import Machine, Seen
+from headway.core.config import ClientOptions, read_options
+from headway.core.config import add_arguments as add_options
+from headway.core.errors import ConfigError
+from headway.core.events import AnyEvent, Loaded
+from headway.story.diagnose.doctor import diagnose, tell, view
+from headway.story.diagnose.observations import Machine, Seen
+from headway.story.sinks.log import LogFile
 
 #: For so long the processors are watched, to see what another virtual machine takes of them.
 _WATCH_S = 0.3

@@ -15,11 +15,11 @@ import httpx
 import msgspec
 
 from headway.cli.client import NotHeadway, asking
-from headway.config import ClientOptions
-from headway.errors import HeadwayError, LogError
-from headway.story.events import AnyEvent
-from headway.story.log import LogFile
-from headway.story.logfiles import decode_head
+from headway.core.config import ClientOptions
+from headway.core.errors import HeadwayError, LogError
+from headway.core.events import AnyEvent
+from headway.story.sinks.log import LogFile
+from headway.story.sinks.logfiles import decode_head
 
 #: A quiet server sends a comment every 15 s: one that is silent for longer than this is gone.
 SILENT_S = 45.0

@@ -17,8 +17,8 @@ from rich.progress import Progress
 from headway.cli.console import make_console
 from headway.cli.output import check_output, write_output
 from headway.cli.streams import utf8
-from headway.config import Environment, Memory, yielding_threads
-from headway.errors import ConfigError
+from headway.core.config import Environment, Memory, yielding_threads
+from headway.core.errors import ConfigError
 
 A_PROMPT = "Name the colours of the rainbow, one after the other, and say a word about each."
 B_PROMPT = (
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_as_json(pair, loaded, answers, _decoder(files)), indent=2))
     if args.html is not None:
-        from headway.serve.pages import self_contained
+        from headway.page.routes import self_contained
 
         write_output("--html", Path(args.html), self_contained(pair.events, "headway follow").encode())
         console.print(f"\nThe page with this run: {args.html}", soft_wrap=True, markup=False)
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 def _prompts(model: str, environment: Environment, texts: dict[str, str]) -> tuple[Any, dict[str, list[int]]]:
     """The model's files, and token ids of each prompt, by the model's chat template where it has one."""
     from headway.artifacts import resolve
-    from headway.text.template import ChatTemplate
+    from headway.text.chat.template import ChatTemplate
     from headway.text.tokenizer import Tokenizer
 
     files = resolve(model, cache=environment.cache)
@@ -172,7 +172,7 @@ def _introduce(console: Console, loaded: Loaded, pair: Any, blocks: int) -> None
 
 
 def _conclude(console: Console, pair: Any, loaded: Loaded, answers: dict[str, list[int]], decode: Any) -> None:
-    from headway.story.narration import strip_chart
+    from headway.story.tell.narration import strip_chart
 
     console.print("\n[bold]What they said[/bold]")
     for name in "AB":

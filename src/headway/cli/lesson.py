@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from headway.cli.console import make_console
-from headway.config import Environment, yielding_threads
-from headway.errors import ConfigError
+from headway.core.config import Environment, yielding_threads
+from headway.core.errors import ConfigError
 from headway.lessons.course import LESSONS, lesson
 from headway.lessons.lesson import Answer, Asked, Lesson, Measured, Question, Table
 from headway.lessons.model import Model

@@ -7,8 +7,8 @@ import argparse
 import json
 from typing import Any
 
-from headway.config import Environment
-from headway.errors import ConfigError
+from headway.core.config import Environment
+from headway.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

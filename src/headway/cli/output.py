@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from headway.errors import ConfigError
-from headway.story.logfiles import is_event_log
+from headway.core.errors import ConfigError
+from headway.story.sinks.logfiles import is_event_log
 
 
 def check_output(option: str, path: Path) -> None:

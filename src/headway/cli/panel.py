@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.artifacts.files import ModelFiles
-from headway.config import Origins, ServeOptions
+from headway.core.config import Origins, ServeOptions
 from headway.replica.messages import Ready
 
 

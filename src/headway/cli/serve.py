@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from headway.config import ServeOptions
-from headway.config import add_arguments as add_options
+from headway.core.config import ServeOptions
+from headway.core.config import add_arguments as add_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,20 +10,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from headway.api.server import Server, listen, serve
 from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
 from headway.cli.console import make_console
 from headway.cli.panel import curl, start_panel
-from headway.config import Environment, ServeOptions, read_options, yielding_threads
-from headway.errors import ArtifactError
+from headway.core.config import Environment, ServeOptions, read_options, yielding_threads
+from headway.core.errors import ArtifactError
+from headway.front.guard import Guard
+from headway.front.limits import ServeLimits
+from headway.front.origins import ANY
+from headway.front.state import Front
 from headway.replica.messages import LoadFailed, Loading, Ready, ToFront
 from headway.replica.options import replica_options
-from headway.serve.front import Front
-from headway.serve.guard import Guard
-from headway.serve.http import Server, listen, serve
-from headway.serve.limits import ServeLimits
-from headway.serve.origins import ANY
-from headway.story.log import EventLog, check_place
+from headway.story.sinks.log import EventLog, check_place
 
 
 def start(args: argparse.Namespace) -> int:

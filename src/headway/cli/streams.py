@@ -8,7 +8,7 @@ import io
 import os
 import sys
 
-from headway.errors import ConfigError
+from headway.core.errors import ConfigError
 
 #: What stands for a glyph that a console's encoding lacks. Anything else is written as `\u4f60`.
 _PLAIN = {

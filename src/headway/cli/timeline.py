@@ -12,12 +12,12 @@ import msgspec
 from headway.cli.client import served_model
 from headway.cli.events import Item, Missed, connected, logged
 from headway.cli.output import check_output, write_output
-from headway.config import ClientOptions, read_options
-from headway.config import add_arguments as add_options
-from headway.errors import HeadwayError
-from headway.story.log import LogFile
-from headway.story.record import Record
-from headway.story.timeline import Timeline
+from headway.core.config import ClientOptions, read_options
+from headway.core.config import add_arguments as add_options
+from headway.core.errors import HeadwayError
+from headway.story.reduce.record import Record
+from headway.story.sinks.log import LogFile
+from headway.story.sinks.timeline import Timeline
 
 VIEWER = "https://ui.perfetto.dev"
 
@@ -75,7 +75,7 @@ class Reading:
         """The lives that were asked for; None for all. Raises HeadwayError for an id that it does not tell of."""
         if not ids:
             return None
-        from headway.serve.shapes import plain_ids  # it brings the tokenizer's libraries: not for --help
+        from headway.front.ids import plain_ids
 
         found = []
         for asked in ids:

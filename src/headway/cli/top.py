@@ -26,11 +26,11 @@ from headway.cli.client import NotHeadway, fetch, fetch_bytes, served_model
 from headway.cli.console import make_console
 from headway.cli.events import Item, Missed, connected, logged, tail
 from headway.cli.screen import screen
-from headway.config import ClientOptions, read_options
-from headway.config import add_arguments as add_options
-from headway.errors import HeadwayError
-from headway.story.board import Board
-from headway.story.log import LogFile
+from headway.core.config import ClientOptions, read_options
+from headway.core.config import add_arguments as add_options
+from headway.core.errors import HeadwayError
+from headway.story.reduce.board import Board
+from headway.story.sinks.log import LogFile
 
 _REFRESH_S = 0.25
 _RETRY_S = (0.5, 1.0, 2.0, 5.0)

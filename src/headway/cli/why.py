@@ -13,10 +13,10 @@ from rich.table import Table
 
 from headway.cli.client import NotHeadway, fetch
 from headway.cli.console import make_console
-from headway.config import ClientOptions, read_options
-from headway.config import add_arguments as add_options
-from headway.errors import HeadwayError, LogError
-from headway.story.sentences import tell
+from headway.core.config import ClientOptions, read_options
+from headway.core.config import add_arguments as add_options
+from headway.core.errors import HeadwayError, LogError
+from headway.story.tell.sentences import tell
 
 #: What a server gives or takes as an id; `~` tells the requests of a list of prompts apart.
 _ID = re.compile(r"[A-Za-z0-9._:~-]{1,160}")
@@ -61,10 +61,10 @@ def from_server(options: ClientOptions, id: str) -> dict[str, Any]:
 
 def from_log(path: Path, id: str) -> dict[str, Any]:
     """The record as it stood when the log was last written. Raises LogError."""
-    from headway.serve.shapes import plain_ids
-    from headway.story.explain import request_view, request_views
-    from headway.story.log import LogFile
-    from headway.story.reducer import Story
+    from headway.front.ids import plain_ids
+    from headway.story.reduce.reducer import Story
+    from headway.story.sinks.log import LogFile
+    from headway.story.tell.explain import request_view, request_views
 
     story = Story(remembered=1 << 20, delivers=True)
     last_at = 0

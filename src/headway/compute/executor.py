@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headway.plan import StepPlan, StepResult
+from headway.core.plan import StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)

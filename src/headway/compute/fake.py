@@ -13,10 +13,10 @@ from functools import reduce
 from hashlib import blake2b
 from typing import TypeAlias
 
-from headway.clock import ModelledClock
 from headway.compute.executor import ModelFacts
-from headway.errors import InvariantError
-from headway.plan import Draw, Span, SpanResult, StepPlan, StepResult, TokenLogprob
+from headway.core.clock import ModelledClock
+from headway.core.errors import InvariantError
+from headway.core.plan import Draw, Span, SpanResult, StepPlan, StepResult, TokenLogprob
 
 _EMPTY = 0
 _Logprobs: TypeAlias = tuple[TokenLogprob, ...]

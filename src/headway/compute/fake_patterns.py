@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-from headway.clock import ModelledClock
 from headway.compute.executor import ModelFacts
 from headway.compute.fake import free_of_charge
-from headway.errors import InvariantError
-from headway.plan import (
+from headway.core.clock import ModelledClock
+from headway.core.errors import InvariantError
+from headway.core.plan import (
     DecodePixels,
     Encode,
     Evaluate,

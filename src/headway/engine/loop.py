@@ -14,16 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.clock import Clock
-from headway.engine.pattern import Books, Entry
-from headway.engine.planner import Planner
-from headway.engine.served import ServedModel
-from headway.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
-from headway.plan import StepPlan, StepResult
-from headway.policy.turns import caught_up, next_model
-from headway.policy.waiting import never
-from headway.request import AnyEmission, NewRequest, Request, Stage
-from headway.story.events import (
+from headway.core.clock import Clock
+from headway.core.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
+from headway.core.events import (
     GRAMMAR,
     NOT_FINITE,
     AnyEvent,
@@ -35,7 +28,14 @@ from headway.story.events import (
     Refused,
     Supplied,
 )
-from headway.verdict import Input
+from headway.core.plan import StepPlan, StepResult
+from headway.core.request import AnyEmission, NewRequest, Request, Stage
+from headway.core.verdict import Input
+from headway.engine.pattern import Books, Entry
+from headway.engine.planner import Planner
+from headway.engine.served import ServedModel
+from headway.policy.turns import caught_up, next_model
+from headway.policy.waiting import never
 
 _NOT_FINITE = (
     "is not finite (NaN or infinity): the model's weights are damaged, or too large for the format that they are "

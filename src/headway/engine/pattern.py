@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from headway.plan import StepPlan
-from headway.request import AnyEmission, NewRequest, Request
-from headway.story.events import Admitted, AnyEvent, Arrived, Forked, Member, Moved, Outcome
-from headway.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
+from headway.core.events import Admitted, AnyEvent, Arrived, Forked, Member, Moved, Outcome
+from headway.core.plan import StepPlan
+from headway.core.request import AnyEmission, NewRequest, Request
+from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
 P = TypeVar("P")

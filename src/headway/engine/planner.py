@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headway.core.events import AnyEvent, Grown, Preempted, Stepped
+from headway.core.plan import StepPlan
+from headway.core.request import Request, Stage
+from headway.core.verdict import Go, Holder, Wait
 from headway.engine.pattern import NO_EXTRA, Entry, Extra, Quote, Work
 from headway.engine.served import ServedModel
-from headway.plan import StepPlan
 from headway.policy import preempt
 from headway.policy.budget import granted
 from headway.policy.waiting import Room, judge, look_further, no_budget
-from headway.request import Request, Stage
-from headway.story.events import AnyEvent, Grown, Preempted, Stepped
-from headway.verdict import Go, Holder, Wait
 
 _NAMED_HOLDERS = 5
 

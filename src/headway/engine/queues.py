@@ -11,10 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from headway.errors import DuplicateRequest, UnknownRequest
+from headway.core.errors import DuplicateRequest, UnknownRequest
+from headway.core.request import Request, Stage
+from headway.core.verdict import Input
 from headway.policy.order import Order
-from headway.request import Request, Stage
-from headway.verdict import Input
 
 
 class Queues:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.compute.executor import Executor
+from headway.core.errors import ConfigError, InvariantError
+from headway.core.events import Levels
+from headway.core.verdict import Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
-from headway.errors import ConfigError, InvariantError
 from headway.policy.order import ORDERS
 from headway.policy.turns import Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
-from headway.story.events import Levels
-from headway.verdict import Unit, Verdict, Wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from headway.clock import ModelledClock
 from headway.compute.fake_patterns import FakeDiffusion
+from headway.core.clock import ModelledClock
+from headway.core.plan import StepPlan
+from headway.core.request import ImageRequest
 from headway.engine.served import EngineOptions
 from headway.lessons.lesson import Code, Lesson, Measured, Question
 from headway.lessons.model import Model
 from headway.lessons.runs import Served, prompt, serve
 from headway.memory.bytes import BytePool
 from headway.patterns.image.pattern import image_model
-from headway.plan import StepPlan
-from headway.request import ImageRequest
 
 IMAGES, UPDATES, DEADLINE_MS = 8, 20, 1000
 BATCH_MS, IMAGE_MS = 20, 10

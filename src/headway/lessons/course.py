@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.errors import ConfigError
+from headway.core.errors import ConfigError
 from headway.lessons import (
     bigger_batch,
     fed_back,

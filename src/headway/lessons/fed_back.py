@@ -12,6 +12,19 @@ from typing import TypeGuard
 from headway.compute.executor import Executor
 from headway.compute.fake import FakeExecutor
 from headway.compute.fake_patterns import FakeDiffusion, FakeEncoder
+from headway.core.plan import (
+    DecodePixels,
+    Encode,
+    Evaluate,
+    Item,
+    Span,
+    SpanResult,
+    StepPlan,
+    StepResult,
+    Update,
+    Vector,
+)
+from headway.core.request import EmbedRequest, ImageRequest, NewRequest, TextRequest
 from headway.engine.served import ServedModel
 from headway.lessons.lesson import Code, Lesson, Measured, Question
 from headway.lessons.model import Model
@@ -22,9 +35,7 @@ from headway.memory.reserve import StateMemory
 from headway.patterns.embed.pattern import embed_model
 from headway.patterns.image.pattern import image_model
 from headway.patterns.text.pattern import text_model
-from headway.plan import DecodePixels, Encode, Evaluate, Item, Span, SpanResult, StepPlan, StepResult, Update, Vector
-from headway.request import EmbedRequest, ImageRequest, NewRequest, TextRequest
-from headway.story.sentences import count
+from headway.story.tell.sentences import count
 
 PROMPT, TOKENS, UPDATES, VALUES = 12, 5, 8, 768
 LATENT_BYTES = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from headway.errors import ConfigError
+from headway.core.errors import ConfigError
 from headway.lessons.lesson import Asked, Lesson, Measured, Question, Table
 
 #: The heading under which stands what another run would show differently.

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headway.clock import ModelledClock
 from headway.compute.executor import Executor
 from headway.compute.fake import FakeExecutor
+from headway.core.clock import ModelledClock
+from headway.core.events import Admitted, AnyEvent, Committed, Stepped
+from headway.core.plan import StepPlan
+from headway.core.request import Counts, NewRequest
+from headway.core.verdict import Wait
 from headway.engine.loop import Engine
 from headway.engine.served import ServedModel
-from headway.plan import StepPlan
-from headway.request import Counts, NewRequest
 from headway.sim.pair import Pair, PairOptions
-from headway.story.events import Admitted, AnyEvent, Committed, Stepped
-from headway.story.reducer import Story
-from headway.verdict import Wait
+from headway.story.reduce.reducer import Story
 
 
 def prompt(positions: int, first: int = 3) -> list[int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headway.compute.fake import linear_cost
+from headway.core.verdict import Wait
 from headway.lessons.lesson import Code, Lesson, Measured, Question
 from headway.lessons.model import Model
 from headway.lessons.runs import modelled, prompt, waits
 from headway.sim.pair import Pair, PairOptions
-from headway.verdict import Wait
 
 A_PROMPT, B_PROMPT, TOKENS, BLOCK = 40, 100, 8, 16
 MANY, FEW = 100, 8

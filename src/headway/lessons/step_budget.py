@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.clock import ModelledClock
 from headway.compute.fake import FakeExecutor, linear_cost
+from headway.core.clock import ModelledClock
+from headway.core.events import AnyEvent, Stepped
+from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.lessons.lesson import Code, Lesson, Measured, Question
@@ -14,8 +16,6 @@ from headway.lessons.runs import prompt
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
-from headway.request import TextRequest
-from headway.story.events import AnyEvent, Stepped
 
 DECODING, PROMPT, LARGE, SMALL = 32, 1500, 512, 256
 STEP_MS, POSITION_US = 5, 100

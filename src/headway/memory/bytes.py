@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headway.errors import InvariantError
-from headway.verdict import SpaceRule, Unit
+from headway.core.errors import InvariantError
+from headway.core.verdict import SpaceRule, Unit
 
 
 class BytePool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from headway.errors import InvariantError
+from headway.core.errors import InvariantError
+from headway.core.verdict import SpaceRule, Unit
 from headway.memory.prefix import PrefixIndex
-from headway.verdict import SpaceRule, Unit
 
 
 class BlockPool:

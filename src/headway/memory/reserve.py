@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headway.core.miss import Miss
 from headway.memory.keys import KeyChain
 from headway.memory.pool import BlockPool
-from headway.memory.prefix import Miss
 from headway.memory.table import BlockTable
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway.request import Drafter, Pause, TextRequest
+from headway.core.request import Drafter, Pause, TextRequest
 
 #: Lengths of the runs of tokens that are looked up, the longest first.
 RUNS = (3, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from headway.request import Request
+from headway.core.request import Request
 
 #: Maps a request to its place. It must not change while the request is alive, and no two requests share one.
 Order: TypeAlias = Callable[[Request], tuple[int, ...]]

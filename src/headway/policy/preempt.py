@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway.core.request import Request
 from headway.policy.order import Order
-from headway.request import Request
 
 
 def victim(running: Iterable[Request], order: Order) -> Request:

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headway.core.verdict import Ask, Go, Holder, Never, SpaceRule, Unit, Wait, Worst
 from headway.policy.budget import granted
-from headway.verdict import Ask, Go, Holder, Never, SpaceRule, Unit, Wait, Worst
 
 #: Names who holds the blocks: (at most five holders, how many more there are). Asked only when space is short.
 Holders = Callable[[], tuple[tuple[Holder, ...], int]]

@@ -25,11 +25,11 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from headway.errors import BoundCrossed, GrammarError, ProcessEnded
-from headway.plan import Grammar
-from headway.request import Guide
+from headway.core.errors import BoundCrossed, GrammarError, ProcessEnded
+from headway.core.plan import Grammar
+from headway.core.request import Guide
 from headway.text.bounded import BoundedProcess, Bounds, answer_lines
-from headway.text.grammar import GrammarCompiler
+from headway.text.grammar.guide import GrammarCompiler
 
 #: Processor time that a grammar may take.
 LIMIT_S = 2.0

@@ -16,7 +16,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from headway.errors import ProtocolError
+from headway.core.errors import ProtocolError
 from headway.replica.messages import Cancel, LoadFailed, Ready, Stop, Submit, ToFront, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
 

@@ -7,9 +7,9 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from headway.compute.executor import ModelFacts
-from headway.errors import ProtocolError
-from headway.request import AnyEmission, EmbedRequest, ImageRequest, TextRequest
-from headway.story.events import AnyEvent, Loaded
+from headway.core.errors import ProtocolError
+from headway.core.events import AnyEvent, Loaded
+from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRequest
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from headway.config import ServeOptions, draft_tokens
+from headway.core.config import ServeOptions, draft_tokens
+from headway.core.errors import ConfigError
 from headway.engine.served import EngineOptions
-from headway.errors import ConfigError
 from headway.policy.order import heeds_priority
 
 _AUTO_SHARE = 4

@@ -22,10 +22,9 @@ import msgspec
 import psutil
 import zmq
 
-from headway.clock import RealClock
 from headway.compute.executor import Executor
-from headway.engine.loop import Engine, Ports
-from headway.errors import (
+from headway.core.clock import RealClock
+from headway.core.errors import (
     ConfigError,
     DuplicateRequest,
     HeadwayError,
@@ -34,6 +33,9 @@ from headway.errors import (
     UnknownRequest,
     error_words,
 )
+from headway.core.events import AnyEvent
+from headway.core.request import AnyEmission, Stage, TextRequest
+from headway.engine.loop import Engine, Ports
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
@@ -54,9 +56,7 @@ from headway.replica.messages import (
     encode,
 )
 from headway.replica.options import ReplicaOptions
-from headway.request import AnyEmission, Stage, TextRequest
-from headway.story.events import AnyEvent
-from headway.text.grammar import GrammarCompiler
+from headway.text.grammar.guide import GrammarCompiler
 
 _IDLE_POLL_MS = 500
 #: When nothing else is to be done than to wait for a grammar.

@@ -10,19 +10,19 @@ from typing import Any
 
 import msgspec
 
-from headway.clock import Clock, RealClock
 from headway.compute.executor import Executor
+from headway.core.clock import Clock, RealClock
+from headway.core.events import AnyEvent, Stepped
+from headway.core.request import Stage, TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory, blocks_for
 from headway.patterns.text.pattern import text_model
 from headway.patterns.text.sequence import Sequence
-from headway.request import Stage, TextRequest
-from headway.story.events import AnyEvent, Stepped
-from headway.story.explain import request_view
-from headway.story.narration import Narrator
-from headway.story.sentences import count
+from headway.story.tell.explain import request_view
+from headway.story.tell.narration import Narrator
+from headway.story.tell.sentences import count
 
 #: Share of their tokens that both emit in any case: an answer that ends at once would meet nobody.
 AT_LEAST = 0.75

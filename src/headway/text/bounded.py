@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from headway.errors import BoundCrossed, ProcessEnded
+from headway.core.errors import BoundCrossed, ProcessEnded
 
 #: How many times the processor time may pass by the clock: on a busy machine a process may get little of a processor.
 CLOCK_FACTOR = 10

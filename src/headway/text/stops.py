@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from headway.errors import InvalidRequest
+from headway.core.errors import InvalidRequest
 
 
 class StopStrings:

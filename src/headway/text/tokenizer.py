@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Rules
 from tokenizers import decoders, models
 
 from headway.artifacts.files import ModelFiles
-from headway.errors import UnsupportedModel
+from headway.core.errors import UnsupportedModel
 
 #: From this length on a text is encoded as a batch of one: only then does the library let go of the interpreter, so
 #: that other threads go on (a megabyte takes a second). For short texts that costs more than it gives.

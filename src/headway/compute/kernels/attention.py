@@ -23,7 +23,7 @@ from headway.compute.kernels.query_rows import KEY_TILE, QueryRows, probe
 from headway.compute.kernels.state import PagedState
 from headway.compute.kernels.tiles import Batch, batches
 from headway.compute.models.spec import DecoderSpec
-from headway.plan import Span
+from headway.core.plan import Span
 
 #: Within one product of this contraction length the library's order of summation does not depend on how much of
 #: it is zero. (MKL: true up to 192; beyond, it splits the sum in two at a place that depends on the length.)

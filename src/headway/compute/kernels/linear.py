@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.compute.kernels.rows import Pack, Product, RowProbe, in_pieces
-from headway.errors import ConfigError
+from headway.core.errors import ConfigError
 
 HALF_MAX = 65504.0
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from headway.compute.models.spec import DecoderSpec
-from headway.plan import Span
+from headway.core.plan import Span
 
 _ALIGNED = 64
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.compute.models.spec import DecoderSpec
-from headway.plan import Span
+from headway.core.plan import Span
 
 #: Query positions of a tile, where the length allows it.
 QUERY_TILE = 128

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import ArtifactError, UnsupportedModel
 
 KINDS = ("default", "linear", "llama3")
 

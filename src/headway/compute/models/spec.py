@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.compute.models.rope import Rope
-from headway.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import ArtifactError, UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)

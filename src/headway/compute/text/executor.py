@@ -17,14 +17,14 @@ from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
 from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
 from headway.compute.kernels.query_rows import QueryRows
 from headway.compute.kernels.state import PagedState
-from headway.compute.logprobs import report
 from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
-from headway.compute.sampling import choose
-from headway.compute.text.questions import answers, questions, spans_of
+from headway.compute.sampling.choose import choose
+from headway.compute.sampling.logprobs import report
+from headway.compute.text.logit_rows import answers, questions, spans_of
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
-from headway.errors import ConfigError
-from headway.plan import Span, SpanResult, StepPlan, StepResult, TokenLogprob
+from headway.core.errors import ConfigError
+from headway.core.plan import Span, SpanResult, StepPlan, StepResult, TokenLogprob
 
 #: Known tokens whose logits exist at the same time: a prompt's logits are many times its state.
 _SCORED_TOGETHER = 32

@@ -21,7 +21,7 @@ from headway.artifacts.converted import Converted, Held
 from headway.artifacts.files import ModelFiles
 from headway.compute.finite import count_not_finite, rows_not_finite
 from headway.compute.models.spec import DecoderSpec
-from headway.errors import ArtifactError, ConfigError, UnsupportedModel
+from headway.core.errors import ArtifactError, ConfigError, UnsupportedModel
 
 Progress = Callable[[int, int], None]
 #: Where each canonical tensor lies: offset in bytes, dtype, values per row.

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.compute.executor import Executor
+from headway.core.errors import InvalidRequest
+from headway.core.events import Admitted, Arrived, Member, Moved
+from headway.core.plan import Evaluate, StepPlan, Vector
+from headway.core.request import Embedded, EmbedRequest, Request, Stage
+from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
-from headway.errors import InvalidRequest
 from headway.memory.bytes import BytePool
-from headway.plan import Evaluate, StepPlan, Vector
-from headway.request import Embedded, EmbedRequest, Request, Stage
-from headway.story.events import Admitted, Arrived, Member, Moved
-from headway.verdict import Ask, Input, Unit, Wait, Worst
 
 
 @dataclass(frozen=True, slots=True)

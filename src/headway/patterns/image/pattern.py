@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.compute.executor import Executor
+from headway.core.errors import InvalidRequest
+from headway.core.events import Admitted, Arrived, Member, Moved
+from headway.core.plan import DecodePixels, Encode, Item, ItemResult, Pixels, StepPlan, Update
+from headway.core.request import ImageRequest, Pictured, Request, Stage
+from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
-from headway.errors import InvalidRequest
 from headway.memory.bytes import BytePool, Grant
-from headway.plan import DecodePixels, Encode, Item, ItemResult, Pixels, StepPlan, Update
-from headway.request import ImageRequest, Pictured, Request, Stage
-from headway.story.events import Admitted, Arrived, Member, Moved
-from headway.verdict import Ask, Input, Unit, Wait, Worst
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from headway.compute.executor import ModelFacts
+from headway.core.events import BEGINNINGS, Arrived
+from headway.core.request import Request, TextRequest
 from headway.memory.keys import KeyChain, root_key
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.ports import Drafters, Watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
-from headway.request import Request, TextRequest
-from headway.story.events import BEGINNINGS, Arrived
 
 #: Beginnings and salts that are remembered.
 MOST_GROUPS = 4096

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from headway.core.events import DraftsPaused, Forked, Outcome
+from headway.core.plan import Span, SpanResult, TokenLogprob
+from headway.core.request import Emission, FinishReason, Request, Stage
 from headway.engine.pattern import Books, Entry
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.sequence import Sequence, TextProgress
-from headway.plan import Span, SpanResult, TokenLogprob
-from headway.request import Emission, FinishReason, Request, Stage
-from headway.story.events import DraftsPaused, Forked, Outcome
 
 #: Logprobs of some tokens, in order.
 Logprobs: TypeAlias = tuple[TokenLogprob, ...]

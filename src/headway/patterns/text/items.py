@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from headway.core.events import Member
+from headway.core.plan import Draw, Score, Span
+from headway.core.request import Request
 from headway.engine.pattern import Entry
 from headway.patterns.text.sequence import Sequence, TextProgress
-from headway.plan import Draw, Score, Span
-from headway.request import Request
-from headway.story.events import Member
 
 
 def entry(

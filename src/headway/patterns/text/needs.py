@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headway.core.request import TextRequest
+from headway.core.verdict import Ask, Worst
 from headway.engine.pattern import Extra, Work
 from headway.memory.reserve import Reservation, StateMemory
 from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy import budget
-from headway.request import TextRequest
-from headway.verdict import Ask, Worst
 
 NO_DRAFTS = Extra((), 0)
 

@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from headway.compute.executor import Executor
+from headway.core.errors import InvariantError
+from headway.core.events import Admitted, Arrived
+from headway.core.plan import SpanResult, StepPlan
+from headway.core.request import Request, TextRequest
+from headway.core.verdict import Input, Unit, Wait, Worst
 from headway.engine.pattern import Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
-from headway.errors import InvariantError
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import Shortfall, StateMemory
 from headway.patterns.text import items, needs
@@ -17,11 +21,7 @@ from headway.patterns.text.enter import enter
 from headway.patterns.text.needs import Quote
 from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
-from headway.plan import SpanResult, StepPlan
 from headway.policy.waiting import AWAITS_GRAMMAR
-from headway.request import Request, TextRequest
-from headway.story.events import Admitted, Arrived
-from headway.verdict import Input, Unit, Wait, Worst
 
 
 class TextPattern:

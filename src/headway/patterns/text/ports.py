@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from headway.errors import InvalidRequest
-from headway.request import Drafter, TextRequest, Watch
+from headway.core.errors import InvalidRequest
+from headway.core.request import Drafter, TextRequest, Watch
 
 #: Makes the drafter of one sequence; None: no drafts for it.
 Drafters: TypeAlias = Callable[[TextRequest], Drafter | None]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headway.errors import InvariantError
+from headway.core.errors import InvariantError
+from headway.core.plan import Sampling
+from headway.core.request import Counts, Drafter, FinishReason, Guide, Watch
 from headway.memory.keys import KeyChain
 from headway.memory.table import BlockTable
-from headway.plan import Sampling
-from headway.request import Counts, Drafter, FinishReason, Guide, Watch
 
 
 @dataclass(slots=True, eq=False)

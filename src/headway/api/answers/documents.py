@@ -1,0 +1,212 @@
+"""What answers look like, as types: for `/openapi.json` alone. The tests hold real answers against them.
+
+A member that may be absent is `Unset`; answers may have more members than these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headway.core.request import FinishReason, Pattern, Stage
+from headway.core.verdict import On, Verdict, WaitRule
+from headway.front.state import State
+
+Count: TypeAlias = int
+Object: TypeAlias = dict[str, Any]
+
+
+class ErrorDetail(msgspec.Struct):
+    """`param` is the field, header or option that it is about; `code` is for programs, `message` for people."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class Error(msgspec.Struct):
+    """OpenAI's error object."""
+
+    error: ErrorDetail
+
+
+class PromptDetails(msgspec.Struct):
+    """`cached_tokens` are positions whose state was reused."""
+
+    cached_tokens: Count
+
+
+class Usage(msgspec.Struct):
+    """Tokens of all prompts and of all answers together."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: PromptDetails
+
+
+class Choice(msgspec.Struct):
+    """One sequence's text."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason
+    logprobs: Object | None
+    prompt_logprobs: list[Object | None] | UnsetType = UNSET
+
+
+class Completion(msgspec.Struct):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
+
+
+class Message(msgspec.Struct):
+    """`content` is null when there are only calls."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[Object] | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct):
+    """One sequence's message."""
+
+    index: int
+    message: Message
+    finish_reason: FinishReason | Literal["tool_calls"]
+    logprobs: Object | None
+    prompt_logprobs: list[Object | None] | UnsetType = UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Model(msgspec.Struct):
+    """`max_model_len` is the most positions of a sequence, `headway` what the replica has to give, as the event
+    `loaded` says it; both null while the model loads."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["headway"]
+    max_model_len: int | None
+    headway: dict[str, Any] | None
+
+
+class Models(msgspec.Struct):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(msgspec.Struct):
+    status: Literal["ok"]
+    state: State
+    step: int
+    event_log_failure: str | None
+
+
+class Ready(msgspec.Struct):
+    status: Literal["ready"]
+
+
+class Tokens(msgspec.Struct):
+    tokens: list[int]
+    count: Count
+    max_model_len: int | None
+
+
+class Prompt(msgspec.Struct):
+    prompt: str
+
+
+class Sequence(msgspec.Struct):
+    """One token history: positions by what became of them, blocks held and shared, tokens."""
+
+    positions: dict[str, Count]
+    blocks: dict[str, Count]
+    tokens: dict[str, Count]
+
+
+class Prefix(msgspec.Struct):
+    """Positions reused at first admission, and why there were no more."""
+
+    reused: Count
+    miss: Object | None
+
+
+class Interval(msgspec.Struct):
+    """Time of one kind, in milliseconds; waits name what for."""
+
+    name: str
+    ms: float
+    on: On | UnsetType = UNSET
+    rule: WaitRule | UnsetType = UNSET
+
+
+class RequestRecord(msgspec.Struct):
+    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`."""
+
+    id: str
+    pattern: Pattern
+    stage: Stage
+    verdict: Verdict | None
+    sequences: list[Sequence]
+    preemptions: Count
+    preempted_for: list[str]
+    prefix: Prefix
+    intervals: list[Interval]
+    elapsed_ms: float
+    priority: int
+    max_tokens: int | None
+
+
+class RequestRecords(msgspec.Struct):
+    """A page; `next` is the id to go on `after`, or null."""
+
+    data: list[RequestRecord]
+    next: str | None
+
+
+class ListRecords(msgspec.Struct):
+    """The requests of one exchange with a list of prompts."""
+
+    id: str
+    data: list[RequestRecord]
+
+
+class Blocks(msgspec.Struct):
+    """live + reusable + free = total."""
+
+    total: Count
+    live: Count
+    reusable: Count
+    free: Count
+
+
+class Tier(msgspec.Struct):
+    name: str
+    blocks: Count
+    bytes: Count
+
+
+class Pool(msgspec.Struct):
+    """Memory reserved for state, and what its blocks are."""
+
+    reserved_bytes: Count
+    block_tokens: Count
+    blocks: Blocks
+    tiers: list[Tier]

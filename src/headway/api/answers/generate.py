@@ -1,0 +1,249 @@
+"""From an accepted body to its answer: submit, follow the inbox, write JSON or a stream. Leaving cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headway.api.answers.never import Wanted, never
+from headway.api.answers.shapes import Shape, usage
+from headway.core.events import GRAMMAR, NOT_FINITE
+from headway.core.plan import TokenLogprob
+from headway.core.request import Emission, Stage, TextRequest
+from headway.core.verdict import Never
+from headway.front.exchange import Visit
+from headway.front.refusals import Refusal, cancelled
+from headway.front.state import End, Front, Inbox
+from headway.story.reduce.record import Record
+from headway.story.tell.explain import timing
+from headway.text.answer import AnswerText
+
+T = TypeVar("T")
+_json = msgspec.json.Encoder()
+#: Clients of server-sent events skip a line that begins with a colon.
+_COMMENT = b": still here\n\n"
+
+
+@dataclass
+class Part:
+    """One request of an exchange. Its sequences are the choices from number `first` on; `echo` is its prompt's text,
+    if the answer repeats it; `scores` are the prompt's tokens with their logprobs, as far as they are known."""
+
+    new: TextRequest
+    first: int
+    inbox: Inbox
+    echo: str | None
+    scores: list[tuple[int, TokenLogprob | None]] = field(default_factory=list)
+    texts: dict[int, AnswerText] = field(default_factory=dict)
+
+
+class Answer:
+    """The generating requests of one exchange (one, or one for each prompt of a list), followed from submission to
+    their end. What ends one of them early ends the exchange, and with it the others. `wanted` says in which fields of
+    the body each asked for what, and `grammar_field` which one says what the answers must be."""
+
+    def __init__(
+        self,
+        front: Front,
+        shape: Shape,
+        news: Sequence[TextRequest],
+        echoes: Sequence[str | None],
+        visit: Visit,
+        wanted: Sequence[Wanted],
+        grammar_field: str | None = None,
+    ) -> None:
+        self._grammar_field = grammar_field
+        self._wanted = {new.id: each for new, each in zip(news, wanted, strict=True)}
+        self._front = front
+        self._shape = shape
+        self._queue: asyncio.Queue[Emission | End] = asyncio.Queue()
+        self._parts: dict[str, Part] = {}
+        for new, echo in zip(news, echoes, strict=True):
+            inbox = front.submit(new, visit.received_at, visit.claim, self._queue)
+            visit.served.append(new.id)
+            part = Part(new, sum(part.new.n for part in self._parts.values()), inbox, echo)
+            if new.prompt_logprobs is not None:
+                part.scores.append((new.prompt[0], None))
+            self._parts[new.id] = part
+
+    async def whole(self, request: Request, headers: dict[str, str]) -> Response:
+        """The unstreamed answer. Raises Refusal when it cannot be given."""
+        end = await self._unless_gone(request.receive, self._collect())
+        if end is None:
+            return Response(status_code=499)
+        if end.stage is not Stage.FINISHED:
+            raise self._refusal(end)
+        body = self._shape.whole(usage(self._records))
+        return Response(_json.encode(body), 200, headers | {"headway-timing": self._timing()}, "application/json")
+
+    async def stream(
+        self, request: Request, headers: dict[str, str], *, include_usage: bool, continuous_usage: bool = False
+    ) -> Response:
+        """A response that streams: with `include_usage` usage comes at the end, with `continuous_usage` in each chunk
+        as it is so far. Raises Refusal when a request was refused or failed before it was queued."""
+        if not await self._unless_gone(request.receive, self._settled()):
+            return Response(status_code=499)
+        for part in self._parts.values():
+            if part.inbox.refused is not None:
+                raise self._refusal(part.inbox.refused)
+        return _Stream(self, headers, include_usage, continuous_usage)
+
+    async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes | None]:
+        """The data of a stream's events, one by one; None when there was nothing to tell for a while."""
+        emitted = 0
+        open_choices = sum(part.new.n for part in self._parts.values())
+        open_parts = len(self._parts)
+        while open_parts:
+            item = await self._next()
+            if item is None:
+                yield None
+                continue
+            if isinstance(item, End):
+                if item.stage is not Stage.FINISHED:
+                    yield _json.encode(self._refusal(item).body())
+                    return
+                open_parts -= 1
+                continue
+            open_choices -= item.finish is not None
+            emitted += len(item.tokens)
+            rows = self._take(item)
+            for i, row in enumerate(rows):
+                chunk = self._shape.chunk([row])
+                if continuous_usage:
+                    chunk["usage"] = usage(self._records, emitted)
+                elif include_usage:
+                    chunk["usage"] = None
+                if not include_usage and not open_choices and i == len(rows) - 1:
+                    chunk["headway"] = self._timing()
+                yield _json.encode(chunk)
+            if include_usage and not open_choices:
+                last = self._shape.chunk([]) | {"usage": usage(self._records), "headway": self._timing()}
+                yield _json.encode(last)
+        yield b"[DONE]"
+
+    async def _next(self) -> Emission | End | None:
+        """None when nothing comes for so long that whoever passes the stream on might think it dead."""
+        try:
+            async with asyncio.timeout(self._front.limits.comment_seconds):
+                return await self._queue.get()
+        except TimeoutError:
+            return None
+
+    async def follow(self, receive: Receive, work: Awaitable[None]) -> None:
+        """Do `work` unless the client leaves."""
+        await self._unless_gone(receive, work)
+
+    @property
+    def _records(self) -> list[Record]:
+        return [self._front.story.record(id) for id in self._parts]
+
+    def _timing(self) -> str:
+        """Where the time went: of several requests, that of the one that took longest."""
+        now = self._front.clock.now_ns()
+        return timing(max(self._records, key=lambda record: record.elapsed_ns(now)), now)
+
+    async def _collect(self) -> End:
+        """Take everything; the last end, or the first that is not good."""
+        for left in range(len(self._parts), 0, -1):
+            while isinstance(item := await self._queue.get(), Emission):
+                self._take(item)
+            if left == 1 or item.stage is not Stage.FINISHED:
+                break
+        return item
+
+    async def _settled(self) -> bool:
+        for part in self._parts.values():
+            await part.inbox.settled.wait()
+        return True
+
+    def _take(self, emission: Emission) -> list[dict[str, Any]]:
+        """Add tokens to their choice. Returns what a stream says about them."""
+        part = self._parts[emission.id]
+        new = part.new
+        part.scores += [(one.token, one) for one in emission.prompt_logprobs]
+        if not emission.tokens:
+            return []
+        choice = self._shape.choice_of(part.first + emission.index)
+        text, told = "", [(one.token, one) for one in emission.logprobs]
+        if emission.index not in part.texts:
+            part.texts[emission.index] = self._front.answer_texts(
+                new.stop, new.min_tokens, self._shape.shown, keep_stop=self._shape.keeps_stop
+            )
+            choice.scores = part.scores
+            if part.echo is not None:
+                text, told = part.echo, [*(part.scores if new.logprobs is not None else ()), *told]
+        answer = part.texts[emission.index]
+        text += answer.push(self._said(emission))
+        if emission.finish is not None:
+            text += answer.finish()
+            choice.finish = emission.finish
+        choice.add(text, told, self._shape.spelling)
+        return self._shape.deltas(choice, text, emission.finish, told)
+
+    def _said(self, emission: Emission) -> tuple[int, ...]:
+        """The tokens whose text is part of the answer."""
+        unsaid = emission.finish == "stop" and emission.tokens[-1] in self._shape.unsaid
+        return emission.tokens[:-1] if unsaid else emission.tokens
+
+    async def _unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
+        """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            for task in (working, leaving):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    def _refusal(self, end: End) -> Refusal:
+        """Why there is no answer, or no more of it."""
+        rejected = self._parts[end.id].inbox.rejected
+        if rejected is not None:
+            raise rejected
+        record = self._front.story.record(end.id)
+        if isinstance(record.verdict, Never):
+            assert self._front.ready is not None
+            return never(record.verdict, self._wanted[end.id], self._front.ready.block_tokens)
+        if end.stage is Stage.CANCELLED:
+            return cancelled(record.reason, self._front.limits.max_seconds)
+        if record.reason == GRAMMAR:
+            text = f"{self._grammar_field}: {end.message}"
+            return Refusal(400, text, code="invalid_grammar", param=self._grammar_field)
+        return Refusal(500, end.message, code=NOT_FINITE if record.reason == NOT_FINITE else "failed")
+
+
+class _Stream(Response):
+    """Server-sent events."""
+
+    def __init__(self, answer: Answer, headers: dict[str, str], include_usage: bool, continuous_usage: bool) -> None:
+        super().__init__(None, 200, headers | {"cache-control": "no-cache"}, "text/event-stream")
+        del self.headers["content-length"]
+        self._answer = answer
+        self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._answer.follow(receive, self._write(send))
+
+    async def _write(self, send: Send) -> None:
+        async for data in self._answer.events(self._include_usage, self._continuous_usage):
+            event = _COMMENT if data is None else b"data: " + data + b"\n\n"
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

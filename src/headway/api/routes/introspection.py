@@ -1,0 +1,107 @@
+"""What can be seen: `/v1/requests`, `/v1/requests/{id}`, `/v1/pool`, `/metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.api.bodies.reading import only
+from headway.core.errors import InvalidRequest
+from headway.core.request import Stage
+from headway.front.ids import plain_ids
+from headway.front.state import Front
+from headway.story.tell.explain import request_views
+
+#: Requests on a page of `/v1/requests`: unless told otherwise, and at most.
+PAGE = 100
+MOST_ON_A_PAGE = 1000
+
+
+async def requests(request: Request) -> Response:
+    """Live requests in order of arrival, then the remembered ones, the latest first; each id once. `?stage=` keeps
+    one stage, `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one, whatever its stage is by now."""
+    front: Front = request.app.state.front
+    query = request.query_params
+    only(query, "after", "limit", "stage")
+    limit, stage = _limit(query.get("limit")), query.get("stage")
+    if stage is not None and stage not in list(Stage):
+        raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
+    live, ended = front.story.live, front.story.ended
+    records = [*live.values(), *(record for record in reversed(ended.values()) if record.id not in live)]
+    if (after := query.get("after")) is not None:
+        records = records[_place([record.id for record in records], after) + 1 :]
+    if stage is not None:
+        records = [record for record in records if record.stage == stage]
+    now = front.clock.now_ns()
+    data = request_views(front.story, records[:limit], now)
+    return JSONResponse({"data": data, "next": records[limit - 1].id if len(records) > limit else None})
+
+
+async def one_request(request: Request) -> Response:
+    """GET: the record. DELETE: end it, then the record; a second DELETE says the same. The id of an exchange with a
+    list of prompts stands for all its requests: {"id", "data": [a record each]}."""
+    front: Front = request.app.state.front
+    id = request.path_params["id"]
+    records = front.find(id)
+    if request.method == "DELETE":
+        await asyncio.gather(*map(front.cancelled, records))
+    views = request_views(front.story, records, front.clock.now_ns())
+    if records[0].id in plain_ids(id):
+        return JSONResponse(views[0])
+    return JSONResponse({"id": records[0].id.rpartition("~")[0], "data": views})
+
+
+async def pool(request: Request) -> Response:
+    """The pool's levels."""
+    front: Front = request.app.state.front
+    levels, ready = front.story.levels, front.ready
+    blocks = {
+        "total": ready.blocks if ready else 0,
+        "live": levels.live,
+        "reusable": levels.reusable,
+        "free": levels.free,
+    }
+    body: dict[str, Any] = {
+        "reserved_bytes": ready.blocks * ready.facts.block_bytes if ready else 0,
+        "block_tokens": ready.block_tokens if ready else 0,
+        "blocks": blocks,
+        "tiers": [],
+    }
+    return JSONResponse(body)
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    front: Front = request.app.state.front
+    return Response(front.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _place(ids: list[str], after: str) -> int:
+    for id in plain_ids(after):
+        if id in ids:
+            return ids.index(id)
+    text = (
+        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; begin again without it"
+    )
+    raise InvalidRequest("after", text)
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return PAGE
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_ON_A_PAGE:
+        raise InvalidRequest("limit", f"limit is {text!r}; it must be a whole number from 1 to {MOST_ON_A_PAGE}")
+    return int(text)
+
+
+routes = [
+    Route("/v1/requests", requests),
+    Route("/v1/requests/{id}", one_request, methods=["GET", "DELETE"]),
+    Route("/v1/pool", pool),
+    Route("/metrics", metrics),
+]

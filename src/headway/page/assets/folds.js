@@ -1,0 +1,198 @@
+// One fold per event, named as the event is: the methods of the reducer in story/reduce/reducer.py.
+import { SequenceRecord } from "page/record.js";
+
+const PRECEDENCE = ["decode", "prefill", "recompute"];
+const BEHIND = {
+  kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
+  holders: [], others: 0,
+};
+
+export const FOLDS = {
+  // A replica is ready: its pool is empty.
+  loaded(story, event) {
+    story.facts = event;
+    story.pool.empty();
+    story._level({ live: 0, reusable: 0, free: event.blocks, seats_used: 0, evictions: 0 });
+  },
+
+  // They left no record.
+  turned_away(story, event) {},
+
+  received(story, event) {
+    story._begin(event.id, event.pattern, event.at);
+  },
+
+  prompted(story, event) {
+    const record = story.live.get(event.id);
+    if (record) record.prompt = event.text;
+  },
+
+  arrived(story, event) {
+    let record = story.live.get(event.id);
+    if (!record || record.stage !== "received") record = story._begin(event.id, event.pattern, event.at);
+    record.stage = "waiting";
+    record.order = event.order;
+    record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
+    record.priority = event.priority;
+    record.maxTokens = event.max_tokens;
+    record.sequences = Array.from({ length: event.n }, (_, index) => new SequenceRecord(index, event.prompt));
+    if (event.wait) story._wait(record, event.wait, event.at);
+    else story._queue(record, event.at);
+  },
+
+  supplied(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    story._judge(record, null, event.at);
+    story._queue(record, event.at);
+  },
+
+  refused(story, event) {
+    let record = story.live.get(event.id);
+    if (!record || record.ended) record = story._begin(event.id, "text", event.at);
+    story._judge(record, event.verdict, event.at);
+    record.reason = event.reason;
+    story._end(record, "refused", event.at);
+  },
+
+  admitted(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    record.stage = "running";
+    event.indexes.forEach((index, place) => {
+      const sequence = record.sequences[index];
+      story._hold(record, sequence, event.tables[place]);
+      story._inherit(sequence, event.inherited[place], event.resumed);
+    });
+    if (!event.resumed) {
+      record.firstReused = event.inherited[0];
+      record.miss = event.miss;
+    }
+  },
+
+  preempted(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    record.stage = "waiting";
+    record.preemptions += 1;
+    if (!record.preemptedFor.includes(event.by)) record.preemptedFor = [...record.preemptedFor, event.by];
+    event.indexes.forEach((index, place) => {
+      const sequence = record.sequences[index];
+      sequence.counts.lost += event.lost[place];
+      sequence.computed = 0;
+      story._cut(record, sequence, 0);
+    });
+    story._judged.add(event.id);
+  },
+
+  step(story, event) {
+    story.step = event.step;
+    const behind = new Set([...story._judged, ...story._fresh].filter((id) => !Object.hasOwn(event.waits, id)));
+    story._fresh = [];
+    story._judged = new Set(Object.keys(event.waits));
+    for (const id of behind) {
+      const record = story.live.get(id);
+      if (record?.stage === "waiting") story._wait(record, BEHIND, event.at);
+    }
+    for (const [id, wait] of Object.entries(event.waits)) {
+      const record = story.live.get(id);
+      if (record) story._wait(record, wait, event.at);
+    }
+    moveMembers(story, event);
+    story._level(event.levels);
+  },
+
+  committed(story, event) {
+    for (const [id, index, ...counts] of event.outcomes) {
+      const record = story._flying.get(id);
+      if (record) enter(story, record, record.sequences[index], counts);
+    }
+    for (const [id, index, positions, resumed, emitted, finish] of event.forks) {
+      const record = story._flying.get(id);
+      if (!record) continue;
+      const sequence = record.sequences[index];
+      story._inherit(sequence, positions, resumed);
+      sequence.emitted += emitted;
+      sequence.finish = finish;
+      if (finish) story._cut(record, sequence, 0);
+    }
+    for (const record of story._flying.values()) if (record.ended) story._drop(record);
+    story._flying = new Map();
+    story._level(event.levels);
+  },
+
+  drafts_paused(story, event) {
+    story.live.get(event.id)?.sequences[event.index].pauses.push(event.pause);
+  },
+
+  finished(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    record.reason = event.reason;
+    story._end(record, "finished", event.at);
+  },
+
+  cancelled(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    record.reason = event.by;
+    story.levels = event.levels;
+    story._end(record, "cancelled", event.at);
+  },
+
+  failed(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    story._flying.delete(event.id); // its blocks are gone, also where no commit will follow
+    record.reason = event.reason;
+    record.message = event.message;
+    story.levels = event.levels ?? story.levels;
+    story._end(record, "failed", event.at);
+  },
+
+  delivered(story, event) {
+    const record = story.live.get(event.id);
+    if (!record?.ended) return;
+    record.dropped = event.dropped;
+    story._remember(record, event.at);
+  },
+
+  // Not from the server: a request from before the oldest event that is kept, as its record shows it.
+  adopted(story, event) {
+    const { record } = event;
+    if (story.record(record.id)) return;
+    if (record.ended) story.ended.set(record.id, record);
+    else story.live.set(record.id, record.clone());
+  },
+};
+
+function moveMembers(story, event) {
+  for (const [id, index, blocks] of event.grown) {
+    const record = story.live.get(id);
+    if (record) story._hold(record, record.sequences[index], blocks);
+  }
+  const moved = new Map();
+  for (const [id, , , positions, , doing] of event.members) {
+    const [before, sum] = moved.get(id) ?? [0, 0];
+    moved.set(id, [Math.max(before, PRECEDENCE.indexOf(doing)), sum + positions]);
+  }
+  story._flying = new Map();
+  for (const [id, [doing, positions]] of moved) {
+    const record = story.live.get(id);
+    if (!record) continue;
+    story._flying.set(id, record);
+    story._judge(record, { kind: "go", positions }, event.at);
+    record.turnTo(PRECEDENCE[doing], event.at);
+  }
+}
+
+function enter(story, record, sequence, counts) {
+  const [prefilled, decoded, recomputed, rejected, emitted, held, finish, accepted] = counts;
+  Object.entries({ prefilled, decoded, recomputed, rejected, accepted }).forEach(([kind, count]) => {
+    sequence.counts[kind] += count;
+  });
+  sequence.computed += prefilled + decoded + recomputed;
+  sequence.emitted += emitted;
+  sequence.finish = finish;
+  story._cut(record, sequence, finish ? 0 : held);
+}

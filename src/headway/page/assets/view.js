@@ -1,0 +1,53 @@
+// A record as GET /v1/requests/{id} shows it: story/tell/explain.py once more.
+
+// `references` says how many sequences hold each block; it is counted once where many views are made.
+export function requestView(story, record, now, references = story.references()) {
+  const view = {
+    id: record.id,
+    pattern: record.pattern,
+    stage: record.stage,
+    verdict: verdictView(story, record, now),
+    sequences: record.sequences.map((sequence) => sequenceView(sequence, references)),
+    preemptions: record.preemptions,
+    preempted_for: record.preemptedFor,
+    prefix: { reused: record.firstReused, miss: record.miss },
+    intervals: record.life(now).map(intervalView),
+    elapsed_ms: toMs(record.elapsedNs(now)),
+    priority: record.priority,
+    max_tokens: record.maxTokens,
+  };
+  for (const field of ["prompt", "reason", "message", "dropped"]) {
+    if (record[field] !== null) view[field] = record[field];
+  }
+  return view;
+}
+
+// The verdict with what is known only when asked: who is ahead, and since when it stands.
+export function verdictView(story, record, now) {
+  if (record.verdict?.kind !== "wait") return record.verdict;
+  return {
+    ...record.verdict,
+    ahead: story.ahead(record),
+    since_step: record.sinceStep,
+    since_ms: toMs(now - record.sinceAt),
+  };
+}
+
+function sequenceView(sequence, references) {
+  const { accepted, ...positions } = sequence.counts;
+  return {
+    positions: { known: sequence.known, computed: sequence.computed, ...positions },
+    blocks: {
+      held: sequence.blocks.length,
+      shared: sequence.blocks.filter((block) => references.get(block) > 1).length,
+    },
+    tokens: { prompt: sequence.prompt, emitted: sequence.emitted },
+    drafts: { accepted, rejected: positions.rejected, pauses: sequence.pauses.slice() },
+  };
+}
+
+function intervalView({ name, on, rule, ns }) {
+  return on === null ? { name, ms: toMs(ns) } : { name, on, rule, ms: toMs(ns) };
+}
+
+const toMs = (ns) => Number((ns / 1e6).toFixed(6));

@@ -1,1 +1,0 @@
-"""The HTTP surface: one file per group of routes, over one `Front`."""

@@ -1,0 +1,88 @@
+"""Why is this slow? All findings over what was seen, the most costly first, or plainly that there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from headway.story.diagnose.findings import Finding, callers, duration, pace, space, work
+from headway.story.diagnose.observations import Seen
+from headway.story.tell.sentences import count
+
+FINDINGS: tuple[Callable[[Seen], Finding | None], ...] = (
+    callers.refused, callers.not_finite, callers.failures, callers.grammars, callers.before_the_replica,
+    callers.front_queue, callers.slow_clients, callers.slow_delivery, space.seats_full, space.memory_full,
+    space.recomputed,
+    pace.step_budget, pace.prefill_interference, pace.host_gaps, pace.slower_steps, pace.fallback_kernels,
+    work.prefix_off, work.prefix_evicted, work.prefix_differs, work.prefix_salts, work.drafts,
+)  # fmt: skip
+
+
+def diagnose(seen: Seen) -> list[Finding]:
+    """Requests that got no answer come before those that got it late; then the most costly first. Changes nothing."""
+    found = [finding for look in FINDINGS if (finding := look(seen)) is not None]
+    return sorted(found, key=lambda finding: (-finding.lost, -finding.cost_s))
+
+
+def view(seen: Seen, findings: list[Finding]) -> dict[str, Any]:
+    """For scripts: `seen` says how much was looked at, `time` where the requests' time went, in ms by interval."""
+    return {
+        "seen": {
+            "seconds": _seconds(seen),
+            "steps": len(seen.done),
+            "requests": len(seen.requests),
+            "emitted_tokens": seen.counts["emitted"],
+            "model": seen.loaded.model if seen.loaded else None,
+        },
+        "time": {name: round(ns / 1e6, 6) for name, ns in _time(seen).items()},
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def tell(seen: Seen, findings: list[Finding]) -> list[str]:
+    """The same in sentences: what was seen, each finding with its next step, where the time went."""
+    told = [_looked(seen)]
+    for number, finding in enumerate(findings, 1):
+        cost = f" [up to {duration(finding.cost_s * 1e9)} of requests' time]" if finding.cost_s else ""
+        told.append(f"{number}. {finding.says}{cost}")
+        told.append(f"   Next: {finding.next}.")
+        if finding.but:
+            told.append(f"   But: {finding.but}")
+    if not findings and seen.done:
+        told.append("Nothing is wrong: no time was lost for a reason that is known here.")
+    if any(_time(seen).values()):
+        told.append(_spent(seen))
+    return told
+
+
+def _looked(seen: Seen) -> str:
+    if not seen.done:
+        return f"Nothing can be said yet: no step has run ({count(len(seen.requests), 'request')} seen)."
+    first, last = seen.done[0].step, seen.done[-1].step
+    return (
+        f"Seen: {count(len(seen.done), 'step')} ({first} to {last}) in {_seconds(seen):.2f} s, "
+        f"{count(len(seen.requests), 'request')}, {count(seen.counts['emitted'], 'token')} emitted."
+    )
+
+
+def _spent(seen: Seen) -> str:
+    totals = _time(seen)
+    whole = sum(totals.values())
+    parts = [f"{name} {ns / whole:.0%}" for name, ns in totals.items() if ns / whole >= 0.005]
+    return f"Where the requests' time went: {', '.join(parts)}."
+
+
+def _time(seen: Seen) -> dict[str, int]:
+    """Nanoseconds by interval over the whole lives of the requests that were seen, the largest first."""
+    totals: Counter[str] = Counter()
+    for record in (*seen.story.ended.values(), *seen.story.live.values()):
+        if record.id in seen.requests:
+            for interval in record.life(seen.last_at):
+                totals[interval.name + (f" for {interval.rule}" if interval.rule else "")] += interval.ns
+    return dict(totals.most_common())
+
+
+def _seconds(seen: Seen) -> float:
+    return 0.0 if seen.first_at is None else (seen.last_at - seen.first_at) / 1e9

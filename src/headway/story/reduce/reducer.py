@@ -1,0 +1,293 @@
+"""The reducer: events in, records out. `why`, the timeline, the page, the log and the metrics read records only.
+
+Folding a step costs in proportion to what moved and what was judged, never to the length of the queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headway.core import events as ev
+from headway.core.errors import UnknownRequest
+from headway.core.request import Stage
+from headway.core.verdict import BEHIND, Go, Verdict, Wait, awaits_input, change_key
+from headway.story.reduce.record import PartRecord, Record, SequenceRecord
+
+NO_LEVELS = ev.Levels(0, 0, 0, 0, 0)
+#: Which of several things that one step did for a request names its time.
+_PRECEDENCE = ("decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels")
+
+
+class Story:
+    """All live requests and the last `remembered` ended ones.
+
+    `delivers` says that a front will report `Delivered` for each request; without it a life ends with its stage.
+    """
+
+    def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
+        self.live: dict[str, Record] = {}
+        self.ended: OrderedDict[str, Record] = OrderedDict()
+        self.models: dict[str, ev.Levels] = {}
+        self.step = 0
+        self.stepped_at = 0
+        self._remembered = remembered
+        self._delivers = delivers
+        self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
+        self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
+        self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.Loaded: self._loaded, ev.TurnedAway: self._turned_away,
+            ev.Received: self._received, ev.Prompted: self._prompted, ev.Arrived: self._arrived,
+            ev.Refused: self._refused,
+            ev.Supplied: self._supplied, ev.DraftsPaused: self._drafts_paused,
+            ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
+            ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
+            ev.Failed: self._failed, ev.Delivered: self._delivered,
+        }  # fmt: skip
+
+    def fold(self, event: ev.AnyEvent) -> None:
+        """Take one event into the records. An event about a request that is not known is ignored."""
+        self._handlers[type(event)](event)
+
+    @property
+    def levels(self) -> ev.Levels:
+        """Pool and seats of the model that was told of first."""
+        return next(iter(self.models.values()), NO_LEVELS)
+
+    def record(self, request_id: str) -> Record:
+        """The live or remembered record. Raises UnknownRequest."""
+        found = self.live.get(request_id) or self.ended.get(request_id)
+        if found is None:
+            raise UnknownRequest(request_id)
+        return found
+
+    def ahead(self, record: Record) -> int:
+        """How many waiting requests go before this one."""
+        return sum(order < record.order for order in self.queued())
+
+    def queued(self) -> Iterator[tuple[int, ...]]:
+        """The place in the order of each waiting request that others wait behind."""
+        return (r.order for r in self.live.values() if r.stage is Stage.WAITING and not awaits_input(r.verdict))
+
+    def references(self) -> Counter[int]:
+        """How many sequences hold each live block."""
+        return Counter(block for r in self.live.values() for s in r.sequences for block in s.blocks)
+
+    # -- one method per event --------------------------------------------------------------------------------
+
+    def _loaded(self, event: ev.Loaded) -> None:
+        self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
+
+    def _turned_away(self, event: ev.TurnedAway) -> None:
+        """They left no record."""
+
+    def _received(self, event: ev.Received) -> None:
+        self.live[event.id] = Record(event.id, event.pattern, event.at, event.model, doing_since=event.at)
+
+    def _prompted(self, event: ev.Prompted) -> None:
+        if record := self.live.get(event.id):
+            record.prompt_text = event.text
+
+    def _arrived(self, event: ev.Arrived) -> None:
+        record = self.live.get(event.id)
+        if record is None or record.stage is not Stage.RECEIVED:
+            record = self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
+        record.stage = Stage.WAITING
+        record.model = event.model
+        record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
+        record.deadline_at = event.deadline_at
+        record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
+        record.parts = [PartRecord(of) for of in event.parts]
+        if event.wait is None:
+            self._queue(record, event.at)
+        else:
+            self._wait(record, event.wait, event.at)
+
+    def _supplied(self, event: ev.Supplied) -> None:
+        if record := self.live.get(event.id):
+            self._judge(record, None, event.at)
+            self._queue(record, event.at)
+
+    def _queue(self, record: Record, at: int) -> None:
+        record.turn_to("queued", at, "turn", "order")
+        self._fresh.setdefault(record.model, []).append(record.id)
+
+    def _refused(self, event: ev.Refused) -> None:
+        record = self.live.get(event.id)
+        if record is None or record.ended:
+            record = self.live[event.id] = Record(event.id, "text", event.at, event.model, doing_since=event.at)
+        self._judge(record, event.verdict, event.at)
+        record.reason = event.reason
+        self._end(record, Stage.REFUSED, event.at)
+
+    def _admitted(self, event: ev.Admitted) -> None:
+        record = self.live.get(event.id)
+        if record is None:
+            return
+        record.stage = Stage.RUNNING
+        for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
+            sequence = record.sequences[index]
+            sequence.blocks = list(table)
+            self._inherit(sequence, inherited, event.resumed)
+        if not event.resumed and event.inherited:
+            record.first_reused = event.inherited[0]
+            record.miss = event.miss
+
+    def _preempted(self, event: ev.Preempted) -> None:
+        record = self.live.get(event.id)
+        if record is None:
+            return
+        record.stage = Stage.WAITING
+        record.preemptions += 1
+        if event.by not in record.preempted_for:
+            record.preempted_for.append(event.by)
+        for index, lost in zip(event.indexes, event.lost, strict=True):
+            if record.parts:
+                record.parts[index].done -= lost
+                continue
+            sequence = record.sequences[index]
+            sequence.counts.lost += lost
+            sequence.computed = 0
+            sequence.blocks = []
+        self._judged.setdefault(record.model, set()).add(event.id)
+
+    def _stepped(self, event: ev.Stepped) -> None:
+        self.step, self.stepped_at, self.models[event.model] = event.step, event.at, event.levels
+        behind = self._judged.get(event.model, set()).union(self._fresh.pop(event.model, ())) - event.waits.keys()
+        self._judged[event.model] = set()
+        for request_id in behind:
+            record = self.live.get(request_id)
+            if record is not None and record.stage is Stage.WAITING:
+                self._wait(record, BEHIND, event.at)
+        for request_id, wait in event.waits.items():
+            if record := self.live.get(request_id):
+                self._judged.setdefault(record.model, set()).add(request_id)
+                self._wait(record, wait, event.at)
+        self._move_members(event)
+
+    def _move_members(self, event: ev.Stepped) -> None:
+        for request_id, index, blocks in ((g.id, g.index, g.blocks) for g in event.grown):
+            if record := self.live.get(request_id):
+                record.sequences[index].blocks.extend(blocks)
+        moved: dict[str, tuple[int, int]] = {}
+        for member in event.members:
+            doing, positions = moved.get(member.id, (0, 0))
+            moved[member.id] = max(doing, _PRECEDENCE.index(member.doing)), positions + member.positions
+        self._flying = {}
+        for request_id, (doing, positions) in moved.items():
+            if record := self.live.get(request_id):
+                self._flying[request_id] = record
+                self._judge(record, Go(positions), event.at)
+                record.turn_to(_PRECEDENCE[doing], event.at)
+
+    def _committed(self, event: ev.Committed) -> None:
+        self.models[event.model] = event.levels
+        for outcome in event.outcomes:
+            record = self._flying.get(outcome.id)
+            if record is None:
+                continue
+            sequence = record.sequences[outcome.index]
+            counts = sequence.counts
+            counts.prefilled += outcome.prefilled
+            counts.decoded += outcome.decoded
+            counts.recomputed += outcome.recomputed
+            counts.rejected += outcome.rejected
+            counts.accepted += outcome.accepted
+            sequence.computed += outcome.prefilled + outcome.decoded + outcome.recomputed
+            sequence.emitted += outcome.emitted
+            sequence.finish = outcome.finish
+            sequence.blocks = [] if outcome.finish else sequence.blocks[: outcome.held]
+            if outcome.emitted:
+                sequence.last_token_at = event.at
+        for move in event.moves:
+            if record := self._flying.get(move.id):
+                record.parts[move.index].done = move.done
+        for fork in event.forks:
+            if record := self._flying.get(fork.id):
+                sequence = record.sequences[fork.index]
+                self._inherit(sequence, fork.positions, fork.resumed)
+                sequence.emitted += fork.emitted
+                sequence.finish = fork.finish
+                if fork.finish:
+                    sequence.blocks = []
+                if fork.emitted:
+                    sequence.last_token_at = event.at
+        for record in self._flying.values():
+            if record.ended:
+                _drop_blocks(record)
+        self._flying = {}
+
+    def _drafts_paused(self, event: ev.DraftsPaused) -> None:
+        if record := self.live.get(event.id):
+            record.sequences[event.index].pauses.append(event.pause)
+
+    def _finished(self, event: ev.Finished) -> None:
+        if record := self.live.get(event.id):
+            record.reason = event.reason
+            self._end(record, Stage.FINISHED, event.at)
+
+    def _cancelled(self, event: ev.Cancelled) -> None:
+        if record := self.live.get(event.id):
+            record.reason = event.by
+            self.models[record.model] = event.levels
+            self._end(record, Stage.CANCELLED, event.at)
+
+    def _failed(self, event: ev.Failed) -> None:
+        if record := self.live.get(event.id):
+            self._flying.pop(event.id, None)  # its blocks are gone, also where no commit will follow
+            record.reason, record.message = event.reason, event.message
+            if event.levels is not None:
+                self.models[record.model] = event.levels
+            self._end(record, Stage.FAILED, event.at)
+
+    def _delivered(self, event: ev.Delivered) -> None:
+        record = self.live.get(event.id)
+        if record is not None and record.ended:
+            record.dropped = event.dropped
+            self._remember(record, event.at)
+
+    # -- shared ----------------------------------------------------------------------------------------------
+
+    def _judge(self, record: Record, verdict: Verdict | None, at: int) -> None:
+        if change_key(verdict) != change_key(record.verdict):
+            record.since_step, record.since_at = self.step, at
+        record.verdict = verdict
+
+    def _wait(self, record: Record, wait: Wait, at: int) -> None:
+        self._judge(record, wait, at)
+        name = "stalled" if record.stage is Stage.RUNNING else "preempted" if record.preemptions else "queued"
+        record.turn_to(name, at, wait.on, wait.rule)
+
+    def _inherit(self, sequence: SequenceRecord, positions: int, resumed: bool) -> None:
+        if resumed:
+            sequence.counts.regained += positions
+        else:
+            sequence.counts.reused += positions
+        sequence.computed += positions
+
+    def _end(self, record: Record, stage: Stage, at: int) -> None:
+        """Its work is over; its time goes on until the last byte is handed over."""
+        record.stage = stage
+        if stage is not Stage.REFUSED:
+            record.verdict = None
+        if self._flying.get(record.id) is not record:
+            _drop_blocks(record)
+        if self._delivers:
+            record.turn_to("delivery", at)
+        else:
+            self._remember(record, at)
+
+    def _remember(self, record: Record, at: int) -> None:
+        record.end(at)
+        self.live.pop(record.id, None)
+        self.ended[record.id] = record
+        self.ended.move_to_end(record.id)
+        while len(self.ended) > self._remembered:
+            self.ended.popitem(last=False)
+
+
+def _drop_blocks(record: Record) -> None:
+    for sequence in record.sequences:
+        sequence.blocks = []

@@ -1,0 +1,259 @@
+"""The Prometheus metrics, folded from the same events and records as everything else that Headway tells."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Iterable
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+
+from headway.core import events as ev
+from headway.core.request import Stage
+from headway.core.verdict import ONS, Wait
+from headway.story.reduce.reducer import NO_LEVELS, Story
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside the counters themselves
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected")
+DRAFTS = ("accepted", "rejected")
+FINISHES = ("stop", "length", "cancelled", "time", "failed")
+TIERS = ("host", "disk")
+REFUSALS = ("pool", "context", "seats", "queue", "loading", "invalid")
+
+
+F = TypeVar("F", Counter, Gauge, Histogram)
+
+
+class _Families:
+    """What is measured of models, declared once: the label `model` comes first."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def declared(kind: type[F], name: str, help: str, *labels: str, **options: Iterable[float]) -> F:
+            return kind(f"headway_{name}", help, ["model", *labels], registry=registry, **options)  # type: ignore[arg-type]
+
+        self.blocks = declared(Gauge, "blocks", "State blocks by state", "state")
+        self.reserved = declared(Gauge, "pool_reserved_bytes", "Memory reserved for state")
+        self.stages = declared(Gauge, "requests", "Requests that are not yet delivered, by stage", "stage")
+        self.waits = declared(Gauge, "waiting_requests", "Waiting requests by what they wait for", "on")
+        self.seats = declared(Gauge, "seats", "Places among the active sequences", "state")
+        self.evictions = declared(Counter, "prefix_evictions", "Reusable blocks that were dropped")
+        self.preemptions = declared(Counter, "preemptions", "Active requests whose blocks were taken")
+        self.positions = declared(Counter, "positions", "Positions by how their state came to be", "kind")
+        self.drafts = declared(Counter, "draft_positions", "Guessed tokens that were verified, by result", "result")
+        self.tokens = declared(Counter, "emitted_tokens", "Tokens that callers got")
+        self.finished = declared(Counter, "requests_finished", "Requests that ended", "reason")
+        self.refused = declared(Counter, "requests_refused", "Requests that were turned away", "reason")
+        self.slow_readers = declared(
+            Counter, "slow_readers", "Requests dropped because their client took nothing for too long"
+        )
+        self.regained = declared(Counter, "regained_blocks", "Blocks found again on resuming")
+        self.offloaded = declared(Counter, "offloaded_blocks", "Blocks copied to another tier", "tier")
+        self.reloaded = declared(Counter, "reloaded_blocks", "Blocks brought back from a tier", "tier")
+        self.first_token = declared(
+            Histogram, "time_to_first_token_seconds", "From headers read to the first token", buckets=_SECONDS
+        )
+        self.inter_token = declared(
+            Histogram, "inter_token_seconds", "Between the tokens of one sequence", buckets=_SECONDS
+        )
+        self.queued = declared(
+            Histogram, "queued_seconds", "Waiting before the first admission", "on", buckets=_SECONDS
+        )
+        self.step_seconds = declared(Histogram, "step_seconds", "Duration of a step", buckets=_SECONDS)
+        self.step_positions = declared(
+            Histogram, "step_positions", "Positions that a step evaluates", buckets=_POSITIONS
+        )
+
+
+class _Measured:
+    """The metrics of one model. Every value of a closed list is there from the start, at 0."""
+
+    def __init__(self, families: _Families, model: str) -> None:
+        def bound(family: F, values: Iterable[str]) -> dict[str, F]:
+            return {value: family.labels(model, value) for value in values}
+
+        self.total_seats = 0
+        self.reserved_bytes = 0
+        self.block_tokens = 1
+        self._evictions_told = 0
+        self._families, self._model = families, model
+        self.blocks = bound(families.blocks, ("live", "reusable", "free"))
+        self.reserved = families.reserved.labels(model)
+        self.stages = bound(families.stages, Stage)
+        self.waits = bound(families.waits, ONS)
+        self.seats = bound(families.seats, ("used", "free"))
+        self.preemptions = families.preemptions.labels(model)
+        self.positions = bound(families.positions, KINDS)
+        self.drafts = bound(families.drafts, DRAFTS)
+        self.tokens = families.tokens.labels(model)
+        self.slow_readers = families.slow_readers.labels(model)
+        self.regained = families.regained.labels(model)
+        self.first_token = families.first_token.labels(model)
+        self.inter_token = families.inter_token.labels(model)
+        self.queued = bound(families.queued, ONS)
+        self.step_seconds = families.step_seconds.labels(model)
+        self.step_positions = families.step_positions.labels(model)
+        self._evictions = families.evictions.labels(model)
+        for closed, values in (
+            (families.finished, FINISHES),
+            (families.refused, REFUSALS),
+            (families.offloaded, TIERS),
+            (families.reloaded, TIERS),
+        ):
+            bound(closed, values)
+
+    def finish(self, reason: str) -> None:
+        self._families.finished.labels(self._model, reason).inc()
+
+    def refuse(self, reason: str) -> None:
+        self._families.refused.labels(self._model, reason).inc()
+
+    def evicted(self, since_the_start: int) -> None:
+        """Another replica counts from its own start."""
+        told = self._evictions_told if since_the_start >= self._evictions_told else 0
+        self._evictions.inc(since_the_start - told)
+        self._evictions_told = since_the_start
+
+
+class Metrics:
+    """Counters and histograms grow by `fold`; gauges are read from the story when asked. `models` are those that are
+    to be served; further ones are added as the events name them."""
+
+    def __init__(self, story: Story, models: Iterable[str] = ()) -> None:
+        self._story = story
+        self._turned_away: Counts[str] = Counts()
+        self._step_began: int | None = None
+        self.registry = CollectorRegistry()
+        self._families = _Families(self.registry)
+        self._log_lost = Counter(
+            "headway_event_log_lost_events",
+            "Events that --event-log could not write, since it failed",
+            registry=self.registry,
+        )
+        self._models: dict[str, _Measured] = {}
+        for model in models:
+            self._of(model)
+
+    def size(self, model: str, *, seats: int, reserved_bytes: int, block_tokens: int) -> None:
+        """What the replica that serves now has to give a model."""
+        measured = self._of(model)
+        measured.total_seats, measured.reserved_bytes = seats, reserved_bytes
+        measured.block_tokens = block_tokens
+
+    def fold(self, event: ev.AnyEvent) -> None:
+        """Count one event, just before the story folds it (so records still hold what was true until now)."""
+        match event:
+            case ev.Stepped():
+                self._step_began = event.at
+                positions = sum(member.positions for member in event.members)
+                self._of(event.model).step_positions.observe(positions)
+            case ev.Committed():
+                self._committed(event)
+            case ev.Admitted():
+                self._admitted(event)
+            case ev.Preempted():
+                self._of_request(event.id).preemptions.inc()
+            case ev.Finished():
+                self._of_request(event.id).finish(event.reason)
+            case ev.Cancelled(by=by):
+                measured = self._of_request(event.id)
+                measured.finish("time" if by == ev.TIME else "cancelled")
+                measured.slow_readers.inc(by == ev.SLOW_READER)
+            case ev.Delivered(dropped=by):
+                self._of_request(event.id).slow_readers.inc(by == ev.SLOW_READER)
+            case ev.Failed():
+                self._of_request(event.id).finish("failed")
+            case ev.Refused():
+                record = self._story.live.get(event.id)
+                self._of(event.model or (record.model if record else "")).refuse(event.reason)
+
+    def refuse(self, model: str, reason: str) -> None:
+        """Count a request that was turned away before it had a record."""
+        self._of(model).refuse(reason)
+        self._turned_away[reason] += 1
+
+    def turned_away(self) -> dict[str, int]:
+        """What `refuse` counted since this was asked last."""
+        counts, self._turned_away = dict(self._turned_away), Counts()
+        return counts
+
+    def lose_logged(self) -> None:
+        """Count an event that the event log could not take."""
+        self._log_lost.inc()
+
+    def text(self) -> bytes:
+        """The exposition in Prometheus' text format."""
+        stages: Counts[tuple[str, str]] = Counts()
+        waits: Counts[tuple[str, str]] = Counts()
+        for record in self._story.live.values():
+            stages[record.model, record.stage] += 1
+            if record.stage is Stage.WAITING:
+                waits[record.model, record.verdict.on if isinstance(record.verdict, Wait) else "turn"] += 1
+        for model in {model for model, _ in stages} - self._models.keys():
+            self._of(model)
+        for name, measured in self._models.items():
+            levels = self._story.models.get(name, NO_LEVELS)
+            for state, blocks in (("live", levels.live), ("reusable", levels.reusable), ("free", levels.free)):
+                measured.blocks[state].set(blocks)
+            measured.seats["used"].set(levels.seats_used)
+            measured.seats["free"].set(max(0, measured.total_seats - levels.seats_used))
+            measured.reserved.set(measured.reserved_bytes)
+            for stage, gauge in measured.stages.items():
+                gauge.set(stages[name, stage])
+            for on, gauge in measured.waits.items():
+                gauge.set(waits[name, on])
+        return generate_latest(self.registry)
+
+    def _of(self, model: str) -> _Measured:
+        if model not in self._models:
+            self._models[model] = _Measured(self._families, model)
+        return self._models[model]
+
+    def _of_request(self, request_id: str) -> _Measured:
+        record = self._story.live.get(request_id)
+        return self._of(record.model if record else "")
+
+    def _admitted(self, event: ev.Admitted) -> None:
+        measured = self._of_request(event.id)
+        if event.resumed:
+            tables = zip(event.tables, event.inherited, strict=True)
+            size = measured.block_tokens
+            measured.regained.inc(len({block for table, n in tables for block in table[: n // size]}))
+            return
+        measured.positions["reused"].inc(sum(event.inherited))
+        record = self._story.live.get(event.id)
+        if record is None:
+            return
+        for on in ONS:
+            waited = sum(i.ns for i in record.life(event.at) if i.name == "queued" and i.on == on)
+            if waited:
+                measured.queued[on].observe(waited / 1e9)
+
+    def _committed(self, event: ev.Committed) -> None:
+        measured = self._of(event.model)
+        if self._step_began is not None:
+            measured.step_seconds.observe((event.at - self._step_began) / 1e9)
+            self._step_began = None
+        for kind in ("prefilled", "decoded", "recomputed", "rejected"):
+            measured.positions[kind].inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
+        for result in DRAFTS:
+            measured.drafts[result].inc(sum(getattr(outcome, result) for outcome in event.outcomes))
+        measured.positions["reused"].inc(sum(f.positions for f in event.forks if not f.resumed))
+        for outcome in event.outcomes:
+            self._emitted(measured, outcome, event.at)
+        measured.tokens.inc(sum(fork.emitted for fork in event.forks))  # first ones, as the leading sequence's was
+        measured.evicted(event.levels.evictions)
+
+    def _emitted(self, measured: _Measured, outcome: ev.Outcome, at: int) -> None:
+        """One sequence's tokens of one step: its request's first ones, or so long after the ones before."""
+        record, tokens = self._story.live.get(outcome.id), outcome.emitted
+        if record is None or not tokens:
+            return
+        measured.tokens.inc(tokens)
+        before = record.sequences[outcome.index].last_token_at
+        if before is None:
+            measured.first_token.observe((at - record.received_at) / 1e9)
+            return
+        for _ in range(tokens):
+            measured.inter_token.observe((at - before) / 1e9 / tokens)

@@ -1,0 +1,267 @@
+"""The timeline: the story as a trace that Perfetto (ui.perfetto.dev) and Chrome open.
+
+The format is Google's "Trace Event Format", its JSON object form: complete slices (X), counters (C), instants (i),
+flows (s, f) and names (M), times in microseconds. Everything is made from records and events, so a request's slices
+are the intervals that `headway why` tells.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from headway.core import events as ev
+from headway.story.reduce.record import Record
+from headway.story.reduce.reducer import Story
+from headway.story.reduce.steps import StepRecord, Steps
+
+#: The format's "processes": the engine has the steps and the counters, the requests a track each.
+ENGINE, REQUESTS, STEPS_TRACK = 1, 2, 1
+_MARKS = {
+    ev.Preempted: "preempted",
+    ev.Cancelled: "cancelled",
+    ev.Failed: "failed",
+    ev.Refused: "refused",
+    ev.DraftsPaused: "drafts paused",
+}
+#: At one moment a slice comes first: a flow is bound to the slice that is open where it stands.
+_RANKS = {"X": 0, "C": 1, "i": 2, "s": 3, "f": 3}
+_NEVER = 1 << 63
+TraceEvent = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at one moment: to a request, or (`life` is None) to the pool."""
+
+    at: int
+    name: str
+    life: Record | None
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Pool, seats and queue at one moment; `waiting` is None where only a step's beginning tells it."""
+
+    at: int
+    levels: ev.Levels
+    waiting: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One interval of a life, in its place."""
+
+    name: str
+    on: str | None
+    rule: str | None
+    begin: int
+    end: int
+
+
+class Timeline:
+    """Folds events; `trace` is what they tell. `delivers` as in `Story`."""
+
+    def __init__(self, *, model: str = "", delivers: bool = True) -> None:
+        self.model = model
+        self.story = Story(remembered=1 << 20, delivers=delivers)
+        self.lives: list[Record] = []  # in order of arrival; an id may have had several
+        self.newest_at = 0
+        self._latest: dict[str, Record] = {}
+        self._steps = Steps()
+        self._marks: list[Mark] = []
+        self._levels: list[Level] = []
+        self._evictions: int | None = None
+
+    def fold(self, event: ev.AnyEvent) -> None:
+        """Take one event in."""
+        self.story.fold(event)
+        self._steps.fold(event)
+        self.newest_at = max(self.newest_at, event.at)
+        if isinstance(event, ev.Received | ev.Arrived | ev.Refused):
+            record = self.story.record(event.id)
+            if self._latest.get(event.id) is not record:
+                self._latest[event.id] = record
+                self.lives.append(record)
+        if isinstance(event, ev.Loaded):
+            self.model = event.model
+        if isinstance(event, ev.Loaded | ev.Stepped | ev.Committed | ev.Cancelled | ev.Failed):
+            waiting = event.waiting if isinstance(event, ev.Stepped) else None
+            self._level(Level(event.at, self.story.levels, waiting))
+        name = _MARKS.get(type(event))
+        life = self._latest.get(getattr(event, "id", ""))
+        if name is not None and life is not None:
+            self._marks.append(Mark(event.at, name, life, _facts(event)))
+
+    def named(self, id: str) -> list[Record]:
+        """The lives of a request, or of all requests of the list of prompts with that id; empty if there is none."""
+        return [life for life in self.lives if id in (life.id, life.id.rpartition("~")[0])]
+
+    def unknown(self) -> set[str]:
+        """Ids that steps name, but whose arrival was told before the first event that was folded."""
+        return {m.id for step in self._steps.records for m in step.members} - self._latest.keys()
+
+    def trace(self, now: int, lives: Sequence[Record] | None = None) -> dict[str, Any]:
+        """The trace as plain data, ready for JSON; what is open runs to `now`. With `lives` their tracks only, and
+        the steps, the counters and the evictions of their time."""
+        shown = self.lives if lives is None else lives
+        begin = min((life.received_at for life in shown), default=now)
+        end = max((life.received_at + life.elapsed_ns(now) for life in shown), default=now)
+        if lives is None:
+            begin = min([begin, *(step.began_at for step in self._steps.records), *(mark.at for mark in self._marks)])
+            end = max(end, now)
+        steps = [step for step in self._steps.records if step.began_at <= end and (step.ended_at or now) >= begin]
+        drawing = _Drawing(min([begin, *(step.began_at for step in steps)]))
+        drawing.engine(self.model, steps, now)
+        drawing.levels(self._levels_within(begin, end))
+        marks = defaultdict[int, list[Mark]](list)
+        for mark in self._marks:
+            marks[id(mark.life)].append(mark)
+        for mark in marks[id(None)]:
+            if begin <= mark.at <= end:
+                drawing.mark(mark, ENGINE, STEPS_TRACK)
+        for track, life in enumerate(shown, 1):
+            drawing.life(track, life.id, stretches(life, now), marks[id(life)])
+        return drawing.finish()
+
+    def _level(self, level: Level) -> None:
+        told = level.levels.evictions
+        before = told if self._evictions is None else self._evictions
+        evicted = told - (before if before <= told else 0)  # another replica counts from its own start
+        if evicted:
+            self._marks.append(Mark(level.at, "evicted", None, {"blocks": evicted}))
+        self._evictions = told
+        self._levels.append(level)
+
+    def _levels_within(self, begin: int, end: int) -> list[Level]:
+        """Those of a stretch of time, beginning with the one that stood when it began."""
+        before = [level for level in self._levels if level.at < begin][-1:]
+        standing = [Level(begin, level.levels, level.waiting) for level in before]
+        return standing + [level for level in self._levels if begin <= level.at <= end]
+
+
+def stretches(life: Record, now: int) -> list[Stretch]:
+    """A life's intervals in their places: each begins where the one before it ends."""
+    found, at = [], life.received_at
+    for interval in life.life(now):
+        found.append(Stretch(interval.name, interval.on, interval.rule, at, at + interval.ns))
+        at += interval.ns
+    return found
+
+
+class _Drawing:
+    """The events of one trace. `origin` is the moment that it calls 0."""
+
+    def __init__(self, origin: int) -> None:
+        self._origin = origin
+        self._names: list[TraceEvent] = []
+        self._events: list[TraceEvent] = []
+        self._flows = 0
+
+    def engine(self, model: str, steps: Sequence[StepRecord], now: int) -> None:
+        """One slice per step, from the beginning of its planning to its commit."""
+        self._name("process_name", ENGINE, f"engine {model}".rstrip())
+        self._name("thread_name", ENGINE, "steps", STEPS_TRACK)
+        for step in steps:
+            end = max(now, step.began_at) if step.ended_at is None else step.ended_at
+            args = {
+                "positions": step.positions(),
+                "budget": step.budget,
+                "left": step.budget - step.spent,
+                "emitted": step.emitted,
+                "waiting": step.waiting,
+                "head": step.head,
+                "members": step.company(),
+            }
+            if step.failed:
+                args["failed"] = True
+            self._slice(f"step {step.step}", "step", ENGINE, STEPS_TRACK, step.began_at, end, args)
+
+    def levels(self, levels: Sequence[Level]) -> None:
+        """The counter tracks; a value that did not change is not said again."""
+        said: dict[str, dict[str, int]] = {}
+        for level in levels:
+            pool = level.levels
+            values = {
+                "blocks": {"live": pool.live, "reusable": pool.reusable, "free": pool.free},
+                "seats": {"used": pool.seats_used},
+            }
+            if level.waiting is not None:
+                values["waiting"] = {"requests": level.waiting}
+            for name, value in values.items():
+                if said.get(name) != value:
+                    said[name] = value
+                    self._add("C", name, "level", ENGINE, 0, level.at, args=value)
+
+    def life(self, track: int, id: str, life: Sequence[Stretch], marks: Sequence[Mark]) -> None:
+        """A request's track: its intervals, what happened to it, a flow from each preemption to its resumption."""
+        if track == 1:
+            self._name("process_name", REQUESTS, "requests")
+        self._name("thread_name", REQUESTS, id, track)
+        self._names.append(
+            {"ph": "M", "name": "thread_sort_index", "pid": REQUESTS, "tid": track, "args": {"sort_index": track}}
+        )
+        for part in life:
+            awaited = {} if part.on is None else {"on": part.on, "rule": part.rule}
+            self._slice(part.name, "interval", REQUESTS, track, part.begin, part.end, {"id": id, **awaited})
+        for mark in marks:
+            self.mark(mark, REQUESTS, track)
+        put_out = [mark.at for mark in marks if mark.name == "preempted"]
+        for at, next_at in pairwise([*put_out, _NEVER]):
+            self._flow(track, life, at, next_at)
+
+    def mark(self, mark: Mark, pid: int, tid: int) -> None:
+        """One moment on a track."""
+        self._add("i", mark.name, "event", pid, tid, mark.at, s="t", args=mark.facts)
+
+    def finish(self) -> dict[str, Any]:
+        """Names first, then everything in order of time."""
+        self._events.sort(key=lambda event: (event["ts"], _RANKS[event["ph"]]))
+        return {
+            "traceEvents": self._names + self._events,
+            "displayTimeUnit": "ms",
+            "otherData": {"made_by": "headway timeline", "began_at_ns": str(self._origin)},
+        }
+
+    def _flow(self, track: int, life: Sequence[Stretch], at: int, next_at: int) -> None:
+        """From the preemption at `at` to the first slice in which the request moves again; none where it never does,
+        or is preempted again (at `next_at`) before."""
+        waits = [place for place, part in enumerate(life) if part.name == "preempted" and part.end > at]
+        if not waits:
+            return
+        resumed = next((part for part in life[waits[0] :] if part.name != "preempted"), None)
+        if resumed is None or resumed.name == "delivery" or resumed.begin >= next_at:
+            return
+        self._flows += 1
+        for ph, moment, more in (("s", max(at, life[waits[0]].begin), {}), ("f", resumed.begin, {"bp": "e"})):
+            self._add(ph, "preemption", "preemption", REQUESTS, track, moment, id=self._flows, **more)
+
+    def _slice(self, name: str, cat: str, pid: int, tid: int, begin: int, end: int, args: dict[str, Any]) -> None:
+        self._add("X", name, cat, pid, tid, begin, dur=(end - begin) / 1000, args=args)
+
+    def _add(self, ph: str, name: str, cat: str, pid: int, tid: int, at: int, **more: Any) -> None:
+        ts = (at - self._origin) / 1000
+        self._events.append({"ph": ph, "name": name, "cat": cat, "pid": pid, "tid": tid, "ts": ts, **more})
+
+    def _name(self, what: str, pid: int, name: str, tid: int = 0) -> None:
+        self._names.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}})
+
+
+def _facts(event: ev.AnyEvent) -> dict[str, Any]:
+    """What an event says of the request that it is about."""
+    match event:
+        case ev.Preempted():
+            return {"by": event.by, "lost_positions": sum(event.lost), "blocks": event.blocks, "step": event.step}
+        case ev.Cancelled():
+            return {"by": event.by}
+        case ev.Failed():
+            return {"message": event.message, "reason": event.reason}
+        case ev.Refused():
+            return {"reason": event.reason}
+        case ev.DraftsPaused(pause=pause):
+            return {"accepted": pause.accepted, "drafted": pause.drafted, "tokens": pause.tokens}
+    return {}
