@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.miss import Miss, PrefixIndex
+from headway.core.miss import Miss
 from headway.memory import prefix
 from headway.memory.keys import KeyChain
 from headway.memory.pool import BlockPool
+from headway.memory.prefix import PrefixIndex
 from headway.memory.table import BlockTable
 from world import World
 

@@ -51,7 +51,7 @@ def _report(pairs: Iterable[tuple[int, int]]) -> _Logprobs:
 
 
 def expected_tokens(prompt: Sequence[int], draw: Draw, count: int, vocab: int) -> list[int]:
-    """The `count` tokens that the fake executor must emit for one sequence, whatever its company."""
+    """The `count` tokens that the fake executor must emit for one sequence, whatever else is in the batch."""
     prefix = _EMPTY
     for token in prompt:
         prefix = _extend(prefix, token)

@@ -38,23 +38,25 @@ def _rules(body: list[ast.stmt]) -> list[tuple[str, tuple[int, int]]]:
         before = body[place - 1] if place else None
         if isinstance(node, ast.If) and isinstance(before, ast.Assign):
             first = before.lineno
-        for rule in _waits(node) - known:
+        for rule in _waits(node):
+            if rule in known:
+                continue
             inner.append((rule, (first, node.end_lineno or node.lineno)))
         # a `return Wait(…)` alone is a line of whatever it stands in
         found += [] if isinstance(node, ast.Return) else inner
     return found
 
 
-def _waits(node: ast.stmt) -> set[str]:
+def _waits(node: ast.stmt) -> list[str]:
     """Rules of the waits that are made here. Which rule space has depends on what the model keeps its state in."""
-    rules: set[str] = set()
+    rules: list[str] = []
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Wait":
             for value in (keyword.value for keyword in call.keywords if keyword.arg == "rule"):
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    rules.add(value.value)
+                    rules.append(value.value)
                 elif isinstance(value, ast.Attribute) and value.attr == "space_rule":
-                    rules |= {"blocks", "latent"}
+                    rules += ["blocks", "latent"]
     return rules
 
 

@@ -1,7 +1,7 @@
 """Matrix products y = x Wᵀ + b on weights packed once at load, by the quickest kernel that this machine has.
 
 A kernel is *probed*: it is tried on a small product, checked against plain arithmetic, and asked for which numbers
-of rows a row's result is bitwise what it is in any other company. Some libraries switch to another order of
+of rows a row's result is bitwise what it is in any other batch. Some libraries switch to another order of
 summation for some numbers of rows; the decoder pads its rows to the next number that does not (`Products.rows`), and
 where only few rows at a time have stable bits, products come in pieces (`rows.py`).
 """

@@ -1,4 +1,4 @@
-// A view in plain sentences with numbers: what `headway why` prints (story/tell/sentences.py once more; a test compares
+// A view in plain sentences with numbers: what `headway why` prints (tell/sentences.py once more; a test compares
 // the two), and the same on one line for the queue.
 
 const BY = {

@@ -1,4 +1,4 @@
-// The reducer: events in, records out. It is story/reduce/reducer.py once more, method by method; a test folds the same log
+// The reducer: events in, records out. It is reduce/reducer.py once more, method by method; a test folds the same log
 // in both and compares every record. Everything on the page is drawn from a Story.
 import { FOLDS } from "page/folds.js";
 import { PoolMap } from "page/pool.js";

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headway.compute.executor import Executor
+from headway.compute.executor import Executor, ModelFacts
 from headway.core.errors import InvariantError
 from headway.core.events import Admitted, Arrived
 from headway.core.plan import SpanResult, StepPlan
@@ -38,7 +38,7 @@ class TextPattern:
         watcher: Watcher = no_watcher,
     ) -> None:
         self.memory = memory
-        self._facts = executor.facts
+        self._executor = executor
         self.drafters = drafters
         self.watcher = watcher
         self._groups = Groups()
@@ -46,6 +46,10 @@ class TextPattern:
     @property
     def space(self) -> BlockPool:
         return self.memory.pool
+
+    @property
+    def _facts(self) -> ModelFacts:
+        return self._executor.facts
 
     # -- before it is queued ---------------------------------------------------------------------------------
 

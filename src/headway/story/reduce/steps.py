@@ -52,13 +52,13 @@ class StepRecord:
             planned[_KIND_OF_DOING[member.doing]] += member.positions
         return {kind: planned[kind] for kind in KINDS}
 
-    def company(self) -> dict[str, dict[str, int]]:
+    def batch(self) -> dict[str, dict[str, int]]:
         """For each request of the step: positions by what it did, all its sequences together."""
-        company: dict[str, dict[str, int]] = {}
+        batch: dict[str, dict[str, int]] = {}
         for member in self.members:
-            mine = company.setdefault(member.id, {})
+            mine = batch.setdefault(member.id, {})
             mine[member.doing] = mine.get(member.doing, 0) + member.positions
-        return company
+        return batch
 
 
 class Steps:

@@ -175,7 +175,7 @@ class _Drawing:
                 "emitted": step.emitted,
                 "waiting": step.waiting,
                 "head": step.head,
-                "members": step.company(),
+                "members": step.batch(),
             }
             if step.failed:
                 args["failed"] = True
