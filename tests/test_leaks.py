@@ -160,8 +160,8 @@ def _within(rounds: list[tuple[int, int]]) -> bool:
 
 def test_thousands_of_requests_leave_front_and_replica_as_large_as_they_were(server: Server) -> None:
     """The bound is what a kilobyte kept of each request would come to. The allocators of Python and of the system
-    take memory in pieces of up to a megabyte, and that settles only after a while; pools of threads grow to their size.
-    What leaks grows in every round, so one round within the bounds shows that nothing does."""
+    take memory in pieces of up to a megabyte, and that settles only after a while; pools of threads grow to their
+    size. What leaks grows in every round, so one round within the bounds shows that nothing does."""
     processes = [psutil.Process(server.process.pid), server.replica]
     serve_many(server)
     before = [settled(process.num_fds) for process in processes]

@@ -1,4 +1,4 @@
-// What is remembered of one request: reduce/record.py once more, in the browser. Only the reducer writes it. Times are
+// What is remembered of one request: reduce/record.py again, in the browser. Only the reducer writes it. Times are
 // nanoseconds of the server's monotonic clock, exact as numbers for its first hundred days.
 
 export const ENDS = new Set(["finished", "cancelled", "failed", "refused"]);
