@@ -25,7 +25,7 @@ from headway.api.bodies.formats import Formats
 from headway.api.bodies.generation import RANGES, UNSUPPORTED, ChatBody, CompletionBody
 from headway.api.openapi import OPERATIONS, document
 from headway.artifacts.files import ModelFiles
-from headway.front.exchange import Visits
+from headway.front.exchange import Exchanges
 from headway.front.guard import Guard
 from headway.front.target import WithoutSlash
 from serving import MODEL, until
@@ -151,7 +151,7 @@ def ask(server: FakeServer, session: requests.Session, case: Case, excluded: Any
 def test_every_route_is_documented_and_every_documented_operation_has_a_route(server: FakeServer) -> None:
     app: Any = server.server.config.loaded_app
     while not isinstance(app, Starlette):
-        app = app._app if isinstance(app, Visits | WithoutSlash) else app.app
+        app = app._app if isinstance(app, Exchanges | WithoutSlash) else app.app
     found = {
         (method, re.sub(r"{(\w+):\w+}", r"{\1}", route.path))
         for route in app.routes
@@ -217,4 +217,4 @@ def test_nothing_is_left_of_all_that(server: FakeServer) -> None:
     until(lambda: not server.front.story.live)
     blocks = server.http.get("/v1/pool").json()["blocks"]
     assert blocks["live"] == 0 and blocks["reusable"] + blocks["free"] == blocks["total"] == BLOCKS
-    until(lambda: not server.front._inboxes and server.front.room.positions == server.front.room.coming == 0)
+    until(lambda: not server.front._inboxes and server.front.quota.positions == server.front.quota.coming == 0)

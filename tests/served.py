@@ -10,7 +10,7 @@ from headway.core.plan import StepPlan
 from headway.core.request import Request
 from headway.story.diagnose.doctor import diagnose
 from headway.story.diagnose.findings import Finding
-from headway.story.diagnose.observations import Machine, Seen
+from headway.story.diagnose.observations import Machine, Observations
 from world import World
 
 MS = 1_000_000
@@ -56,8 +56,8 @@ class Served(World):
             late_ns = round(self.delivery_ms.get(event.id, 0) * MS)
             super()._emit(Delivered(at=event.at + late_ns, id=event.id, dropped=self.dropped.get(event.id)))
 
-    def seen(self, machine: Machine | None = None) -> Seen:
-        return Seen(machine=machine).fold_all(self.events)
+    def seen(self, machine: Machine | None = None) -> Observations:
+        return Observations(machine=machine).fold_all(self.events)
 
     def findings(self, machine: Machine | None = None) -> dict[str, Finding]:
         """By name, the most costly first."""

@@ -18,7 +18,7 @@ from headway.cli.doctor import machine
 from headway.core.config import ClientOptions
 from headway.front.limits import ServeLimits
 from headway.story.diagnose.doctor import diagnose, tell, view
-from headway.story.diagnose.observations import Seen
+from headway.story.diagnose.observations import Observations
 from headway.story.reduce.reducer import Story
 from headway.story.sinks.log import EventLog
 from headway.story.sinks.metrics import Metrics
@@ -48,7 +48,7 @@ def test_the_most_costly_comes_first_and_a_request_without_an_answer_before_all(
     assert [finding.name for finding in findings] == ["refused", "memory_full", "recomputed"]
     assert findings[1].cost_s > findings[2].cost_s > 0
     told = tell(seen, findings)
-    assert told[0] == "Seen: 54 steps (1 to 54) in 0.06 s, 9 requests, 160 tokens emitted."
+    assert told[0] == "Observations: 54 steps (1 to 54) in 0.06 s, 9 requests, 160 tokens emitted."
     assert told[1] == f"1. {findings[0].says}" and told[2] == f"   Next: {findings[0].next}."
     assert told[3].startswith("2. In 34 steps a request waited for blocks")
     assert told[3].endswith(" [up to 0.11 s of requests' time]")
@@ -59,14 +59,14 @@ def test_the_most_costly_comes_first_and_a_request_without_an_answer_before_all(
 def test_where_nothing_is_wrong_that_is_said_plainly() -> None:
     seen = served(2, 5, 3).seen()
     assert tell(seen, diagnose(seen)) == [
-        "Seen: 3 steps (1 to 3) in 0.00 s, 2 requests, 6 tokens emitted.",
+        "Observations: 3 steps (1 to 3) in 0.00 s, 2 requests, 6 tokens emitted.",
         "Nothing is wrong: no time was lost for a reason that is known here.",
         "Where the requests' time went: decode 65%, prefill 35%.",
     ]
 
 
 def test_where_nothing_was_seen_nothing_is_claimed() -> None:
-    assert tell(Seen(), []) == ["Nothing can be said yet: no step has run (0 requests seen)."]
+    assert tell(Observations(), []) == ["Nothing can be said yet: no step has run (0 requests seen)."]
     world = Served()
     world.add("a", 5)
     seen = world.seen()
@@ -196,7 +196,7 @@ def test_until_is_now_or_left_out(server: FakeServer) -> None:
 def test_a_request_is_known_to_have_left_the_front_after_it_came(server: FakeServer) -> None:
     server.complete([1, 2], max_tokens=1, id="timed")
     until(lambda: "timed" in server.front.story.ended)
-    seen = Seen().fold_all(doctor.held_events(ClientOptions(url=server.url))).requests["timed"]
+    seen = Observations().fold_all(doctor.held_events(ClientOptions(url=server.url))).requests["timed"]
     assert seen.sent_at is not None and seen.arrived is not None and seen.ended_at and seen.delivered_at
     assert seen.received_at < seen.sent_at < seen.arrived.at < seen.ended_at < seen.delivered_at
 

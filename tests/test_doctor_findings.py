@@ -13,7 +13,7 @@ from headway.compute.fake import linear_cost
 from headway.core.events import Loaded
 from headway.core.plan import Grammar, StepPlan
 from headway.story.diagnose.doctor import diagnose
-from headway.story.diagnose.observations import Machine, Seen
+from headway.story.diagnose.observations import Machine, Observations
 from served import MS, Served, one_by_one, only, served
 
 FIXED = linear_cost(step_ns=1000, position_ns=MS // 10)
@@ -71,7 +71,7 @@ def test_what_no_event_told_is_left_out():
     assert found.says == (
         "In 6 steps a request waited for blocks, up to 3 short of 12; up to 1 request waited, 7.8 ms together."
     )
-    (found,) = diagnose(Seen().fold_all(event for event in world.events if not isinstance(event, Loaded)))
+    (found,) = diagnose(Observations().fold_all(event for event in world.events if not isinstance(event, Loaded)))
     assert (found.next, found.but) == ("raise --memory from 12 to at least 15 blocks", "")
 
 

@@ -10,7 +10,7 @@ from headway.core.plan import Draw, Grammar, Sampling
 from headway.patterns.text import begin
 from headway.story.diagnose.findings import duration, named, size
 from headway.story.diagnose.findings.callers import REFUSALS
-from headway.story.diagnose.observations import Seen
+from headway.story.diagnose.observations import Observations
 from headway.story.sinks.metrics import REFUSALS as REASONS
 from served import MS, Served, one_by_one, only, served
 from test_story_records import Hopeless
@@ -260,7 +260,7 @@ def test_numbers_are_told_with_their_units():
 def test_a_log_that_begins_in_the_middle_of_things_is_no_obstacle():
     world = served(8, 20, 20, blocks=9, seats=4, prefix_cache=False)
     for start in range(0, len(world.events), 7):
-        seen = Seen().fold_all(world.events[start:])
+        seen = Observations().fold_all(world.events[start:])
         assert len(seen.done) <= len(world.steps())
 
 

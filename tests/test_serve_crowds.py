@@ -36,7 +36,7 @@ def tasks(server: FakeServer) -> int:
 def is_empty(server: FakeServer) -> bool:
     """Nothing of any request is left but its record, and no task, connection or claim."""
     front, levels = server.front, server.front.story.levels
-    left = [front.story.live, front._inboxes, front.waiting, front.room.positions, front.room.coming, levels.live]
+    left = [front.story.live, front._inboxes, front.waiting, front.quota.positions, front.quota.coming, levels.live]
     assert levels.live + levels.reusable + levels.free == BLOCKS
     return not any(left) and not levels.seats_used and not server.server.server_state.connections
 

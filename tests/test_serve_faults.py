@@ -175,7 +175,7 @@ class Scene:
             fields["guided_regex"] = f"[a-z]+{len(self.name)}{self.name[-2:]}"
         self.ask("victim", case.prompt, **fields)
         if self.stage == "still tokenising":
-            until(lambda: self.front.room.coming == 1)
+            until(lambda: self.front.quota.coming == 1)
             return
         until(lambda: any(id.startswith(self.id("victim")) for id in self.front.story.live))
         if case.held is not None:
@@ -268,6 +268,6 @@ def test_a_server_tells_each_client_the_truth_and_goes_on(
                                  "finished": "length"}[outcome]  # fmt: skip
     levels = server.front.story.levels
     assert (levels.live, levels.reusable + levels.free, levels.seats_used) == (0, SERVER_BLOCKS, 0)
-    until(lambda: not server.front._inboxes and server.front.room.positions == server.front.room.coming == 0)
+    until(lambda: not server.front._inboxes and server.front.quota.positions == server.front.quota.coming == 0)
     scene.ask("afterwards", [5], max_tokens=6)
     assert scene.clients["afterwards"].end().texts == scene.expected("afterwards")

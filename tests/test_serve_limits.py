@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
 from headway.front.limits import BoundedBody, ServeLimits
-from headway.front.quota import Claim, Shortfall, WaitingRoom
+from headway.front.quota import Claim, Shortfall, WaitingQuota
 from headway.front.refusals import Refusal
 from serving import MODEL, together, until
 
@@ -38,7 +38,7 @@ def server(smollm2: ModelFiles) -> Iterator[FakeServer]:
 @pytest.fixture
 def blocked(server: FakeServer) -> Iterator[FakeServer]:
     """Nothing is admitted for as long as a test lasts: the one seat is taken, and no step ends."""
-    until(lambda: server.front.room.positions == server.front.room.coming == 0)
+    until(lambda: server.front.quota.positions == server.front.quota.coming == 0)
     server.executor.gate.clear()
     holder = threading.Thread(target=server.complete, args=([5],), kwargs={"id": "holder", "max_tokens": 2})
     holder.start()
@@ -47,7 +47,7 @@ def blocked(server: FakeServer) -> Iterator[FakeServer]:
     server.executor.gate.set()
     holder.join(10)
     until(lambda: not server.front.story.live)
-    until(lambda: server.front.room.positions == server.front.room.coming == 0)
+    until(lambda: server.front.quota.positions == server.front.quota.coming == 0)
 
 
 def waiting(server: FakeServer, length: int, id: str) -> threading.Thread:
@@ -130,13 +130,13 @@ def test_two_prompts_that_fit_one_by_one_do_not_both_slip_through_while_they_are
     text = "the " * 150
     first = threading.Thread(target=blocked.complete, args=(text,), kwargs={"id": "text-1", "max_tokens": 1})
     first.start()
-    until(lambda: front.room.positions == 600)
+    until(lambda: front.quota.positions == 600)
     assert blocked.complete(text).status_code == 429
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
     assert blocked.http.post("/v1/chat/completions", json=chat).status_code == 429
     open_gate.set()
     until(lambda: "text-1" in front.story.live)
-    until(lambda: front.room.positions == len(encode(text)) < 200)
+    until(lambda: front.quota.positions == len(encode(text)) < 200)
 
 
 def test_no_more_requests_wait_than_may_however_close_together_they_come(blocked: FakeServer) -> None:
@@ -157,7 +157,7 @@ def test_no_more_requests_wait_than_may_however_close_together_they_come(blocked
 
 
 def test_room_comes_back_when_a_prompt_is_admitted_cancelled_refused_or_means_nothing(server: FakeServer) -> None:
-    room = server.front.room
+    room = server.front.quota
     stream = {"model": MODEL, "prompt": [5] * 100, "max_tokens": 100, "stream": True}
     with server.http.stream("POST", "/v1/completions", json=stream) as response:
         for line in response.iter_lines():
@@ -172,7 +172,7 @@ def test_room_comes_back_when_a_prompt_is_admitted_cancelled_refused_or_means_no
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.booleans()), max_size=20))
 def test_claims_never_exceed_the_room_and_all_come_back(prompts: list[tuple[int, int, bool]]) -> None:
-    room, held = WaitingRoom(100), []
+    room, held = WaitingQuota(100), []
     for bound, true, split in prompts:
         before = room.positions
         claim = room.claim(bound)
@@ -193,7 +193,7 @@ def test_claims_never_exceed_the_room_and_all_come_back(prompts: list[tuple[int,
 
 
 def test_a_claim_is_split_among_the_requests_of_one_exchange() -> None:
-    room = WaitingRoom(10)
+    room = WaitingQuota(10)
     whole = room.claim(9, requests=2)
     assert isinstance(whole, Claim) and room.coming == 2
     whole.correct(5)

@@ -95,7 +95,7 @@ def test_whatever_a_replica_said_its_end_ends_what_it_had_and_the_next_one_begin
         for message in messages:
             front._heard(decode_to_front(encode(message)))
     front._died(-9)
-    assert front.state == "loading" and not front._inboxes and front.room.positions == 0
+    assert front.state == "loading" and not front._inboxes and front.quota.positions == 0
     assert all(end.ended.is_set() and end.settled.is_set() for end in ends)
     for id in ("a", "b"):
         front.leave(id)

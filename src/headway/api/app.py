@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from headway.api import openapi
 from headway.api.routes import completions, event_stream, introspection, models, tokens
 from headway.core.errors import HeadwayError, InvalidRequest
-from headway.front.exchange import Visits, visit
+from headway.front.exchange import Exchanges, exchange
 from headway.front.guard import Guard
 from headway.front.refusals import on_http_error, on_refusal
 from headway.front.state import Front
@@ -57,12 +57,12 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
     app.router.redirect_slashes = False
     app.state.front = front
     app.state.guard = guard
-    return Visits(WithoutSlash(app), front, guard)
+    return Exchanges(WithoutSlash(app), front, guard)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     """A body that means nothing is counted here when it never became a request."""
-    if request.method == "POST" and not visit(request).served:
+    if request.method == "POST" and not exchange(request).served:
         request.app.state.front.turn_away("invalid")
     return await on_refusal(request, error)
 

@@ -19,7 +19,7 @@ from headway.core.config import add_arguments as add_options
 from headway.core.errors import ConfigError
 from headway.core.events import AnyEvent, Loaded
 from headway.story.diagnose.doctor import diagnose, tell, view
-from headway.story.diagnose.observations import Machine, Seen
+from headway.story.diagnose.observations import Machine, Observations
 from headway.story.sinks.log import LogFile
 
 #: For so long the processors are watched, to see what another virtual machine takes of them.
@@ -64,9 +64,9 @@ def look(
     last_s: float | None = None,
     loaded: Loaded | None = None,
     machine: Machine | None = None,
-) -> Seen:
+) -> Observations:
     """Fold what `events` gives (twice, where only the last `last_s` seconds of it count)."""
-    seen = Seen(loaded=loaded, machine=machine)
+    seen = Observations(loaded=loaded, machine=machine)
     if last_s is not None:
         last_at = max((event.at for event in events() if not isinstance(event, Loaded)), default=0)
         seen.since_ns = last_at - round(last_s * 1e9)

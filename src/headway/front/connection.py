@@ -29,7 +29,7 @@ class Connection(H11Protocol):
 
     Nothing that a client leaves undone holds a connection for ever. Silent between requests, or before the first, it
     ends after `keep_alive_seconds`; headers that began, and what follows a body that was answered unread, have their
-    own bounds; all else is some exchange's, which has bounds of its own (`BoundedBody`, `Visits`)."""
+    own bounds; all else is some exchange's, which has bounds of its own (`BoundedBody`, `Exchanges`)."""
 
     def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, **rest: Any) -> None:
         super().__init__(app_state=app_state | {OUTGOING: self}, **rest)

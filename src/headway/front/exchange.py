@@ -22,7 +22,7 @@ from headway.front.state import Front
 from headway.front.target import to_origin_form
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_KEY = "headway.visit"
+_KEY = "headway.exchange"
 #: Under this key of the server's state an exchange finds what it knows of its connection.
 OUTGOING = "headway.outgoing"
 
@@ -40,7 +40,7 @@ class Outgoing(Protocol):
 
 
 @dataclass
-class Visit:
+class Exchange:
     """`received_at` is when the headers were read (monotonic ns); `refusal` is its answer when the headers alone
     forbid another; `served` are the requests this exchange answers, `claim` their place among the prompts that wait;
     `dropped` says that its client took nothing for too long."""
@@ -53,13 +53,13 @@ class Visit:
     dropped: bool = False
 
 
-def visit(request: Request) -> Visit:
+def exchange(request: Request) -> Exchange:
     """The exchange that `request` belongs to."""
-    found: Visit = request.scope[_KEY]
+    found: Exchange = request.scope[_KEY]
     return found
 
 
-class Visits:
+class Exchanges:
     """ASGI middleware: asks the guard, gives each exchange an id, sends it back as `x-request-id`, holds body and
     reader to their bounds, and reports the delivery."""
 
@@ -76,7 +76,7 @@ class Visits:
         received_at = self._front.clock.now_ns()
         refusal = to_origin_form(scope) or self._guard.refusal(scope)
         id, malformed = self._name(scope, stranger=refusal is not None)
-        scope[_KEY] = current = Visit(id, received_at)
+        scope[_KEY] = current = Exchange(id, received_at)
         limits, coding = self._front.limits, body_coding(scope)
         unread = coding if isinstance(coding, Refusal) else length_refusal(scope, limits)
         current.refusal = refusal or malformed or unread
@@ -115,7 +115,7 @@ class Visits:
         text = "x-request-id must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
         return new, Refusal(400, text, code="invalid_id", param="x-request-id")
 
-    async def _send(self, current: Visit, scope: Scope, send: Send, message: Message) -> None:
+    async def _send(self, current: Exchange, scope: Scope, send: Send, message: Message) -> None:
         """Hand a message to the socket. That waits only until the client has taken enough of what was handed over
         before; a client that takes nothing of it for too long is dropped."""
         outgoing: Outgoing | None = scope.get("state", {}).get(OUTGOING)

@@ -27,7 +27,7 @@ class Shortfall:
         )
 
 
-class WaitingRoom:
+class WaitingQuota:
     """`positions` are claimed now; `coming` are the requests of exchanges with a claim that submitted none yet."""
 
     def __init__(self, limit: int) -> None:
@@ -48,7 +48,7 @@ class WaitingRoom:
 class Claim:
     """Positions that one exchange or one request holds in the room."""
 
-    def __init__(self, room: WaitingRoom, positions: int, *, coming: int = 0) -> None:
+    def __init__(self, room: WaitingQuota, positions: int, *, coming: int = 0) -> None:
         self._room = room
         self._coming = coming
         self.positions = 0

@@ -22,7 +22,7 @@ from headway.core.request import AnyEmission, Emission, Stage, TextRequest
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
 from headway.front.limits import ServeLimits
-from headway.front.quota import Claim, WaitingRoom
+from headway.front.quota import Claim, WaitingQuota
 from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
@@ -93,7 +93,7 @@ class Front:
         self.served_name = served_name
         self.options = options
         self.limits = limits or ServeLimits()
-        self.room = WaitingRoom(self.limits.max_waiting_positions)
+        self.quota = WaitingQuota(self.limits.max_waiting_positions)
         self.clock = RealClock()
         self.story = Story(delivers=True)
         self.ring = EventRing(log.epoch if log else secrets.token_hex(4))
@@ -140,7 +140,7 @@ class Front:
         if new.id in self.story.live:
             raise DuplicateRequest(new.id)
         inbox = self._inboxes[new.id] = Inbox(queue or asyncio.Queue())
-        inbox.claim = (claim or Claim(self.room, 0)).split(len(new.prompt))
+        inbox.claim = (claim or Claim(self.quota, 0)).split(len(new.prompt))
         if self.limits.max_seconds is not None:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
@@ -253,7 +253,7 @@ class Front:
     def waiting(self) -> int:
         """Requests that wait, those included whose prompt is still being tokenised."""
         waits = (Stage.RECEIVED, Stage.WAITING)
-        return self.room.coming + sum(record.stage in waits for record in self.story.live.values())
+        return self.quota.coming + sum(record.stage in waits for record in self.story.live.values())
 
     def retry_after_s(self) -> int:
         """Seconds until a place in the queue is likely free: one request's share of the recent rate of ends."""

@@ -19,7 +19,7 @@ from headway.core.events import GRAMMAR, NOT_FINITE
 from headway.core.plan import TokenLogprob
 from headway.core.request import Emission, Stage, TextRequest
 from headway.core.verdict import Never
-from headway.front.exchange import Visit
+from headway.front.exchange import Exchange
 from headway.front.refusals import Refusal, cancelled
 from headway.front.state import End, Front, Inbox
 from headway.story.reduce.record import Record
@@ -56,7 +56,7 @@ class Answer:
         shape: Shape,
         news: Sequence[TextRequest],
         echoes: Sequence[str | None],
-        visit: Visit,
+        exchange: Exchange,
         wanted: Sequence[Wanted],
         grammar_field: str | None = None,
     ) -> None:
@@ -67,8 +67,8 @@ class Answer:
         self._queue: asyncio.Queue[Emission | End] = asyncio.Queue()
         self._parts: dict[str, Part] = {}
         for new, echo in zip(news, echoes, strict=True):
-            inbox = front.submit(new, visit.received_at, visit.claim, self._queue)
-            visit.served.append(new.id)
+            inbox = front.submit(new, exchange.received_at, exchange.claim, self._queue)
+            exchange.served.append(new.id)
             part = Part(new, sum(part.new.n for part in self._parts.values()), inbox, echo)
             if new.prompt_logprobs is not None:
                 part.scores.append((new.prompt[0], None))

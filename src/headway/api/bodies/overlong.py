@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from headway.api.answers.never import Wanted, context_exceeded
 from headway.core.verdict import Never
-from headway.front.exchange import Visit
+from headway.front.exchange import Exchange
 from headway.front.state import Front
 
 
 async def refuse_over_long(
-    front: Front, asks: Sequence[tuple[str | list[int], Wanted]], current: Visit | None = None
+    front: Front, asks: Sequence[tuple[str | list[int], Wanted]], current: Exchange | None = None
 ) -> None:
     """Raises Refusal (400) when one of the prompts, texts or token ids, leaves no place in the context for a single
     new token. The numbers of a text are the least that it can have. With `current` the refusal is told in the story

@@ -26,8 +26,8 @@ from headway.api.bodies.reading import read_aside
 from headway.api.bodies.tools import Tools, read_tools
 from headway.core.errors import InvalidRequest
 from headway.core.request import TextRequest
-from headway.front.admission import claim_room, refuse_when_full, settle_claim
-from headway.front.exchange import visit
+from headway.front.admission import claim_place, refuse_when_full, settle_claim
+from headway.front.exchange import exchange
 from headway.front.refusals import Refusal
 from headway.front.state import Front
 
@@ -40,8 +40,8 @@ async def chat(request: Request) -> Response:
     body, ignored = await read_aside(partial(read_body, ChatBody), data)
     served(front, body.model)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    current = visit(request)
-    claim_room(front, current, [len(data)])
+    current = exchange(request)
+    claim_place(front, current, [len(data)])
     asked = await asyncio.to_thread(_asked, front, body, tools)
     chat = await chat_prompt(front, body.messages, body, tools)
     await refuse_over_long(front, _asks(body, [chat.text]), current)
@@ -57,8 +57,8 @@ async def completions(request: Request) -> Response:
     body, ignored, listed = await read_aside(_read_completion, await request.body())
     served(front, body.model)
     given = [body.prompt] if listed is None else listed
-    current = visit(request)
-    claim_room(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
+    current = exchange(request)
+    claim_place(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
     await refuse_over_long(front, _asks(body, given, listed=listed is not None), current)
     prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body) for each in given])
     return await _generate(request, front, body, prompts, ignored, asked_grammar(body), listed=listed is not None)
@@ -96,7 +96,7 @@ async def _generate(
     listed: bool = False,
     tools: Tools | None = None,
 ) -> Response:
-    current = visit(request)
+    current = exchange(request)
     _refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
     assert front.ready is not None
     front.check_free(current.id)

@@ -21,7 +21,7 @@ from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling.choose import choose
 from headway.compute.sampling.logprobs import report
-from headway.compute.text.logit_rows import answers, questions, spans_of
+from headway.compute.text.logit_rows import answers, logit_rows, spans_of
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
 from headway.core.errors import ConfigError
 from headway.core.plan import Span, SpanResult, StepPlan, StepResult, TokenLogprob
@@ -160,7 +160,7 @@ class TextExecutor:
 
     def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[SpanResult, ...], tuple[int, ...]]:
         """What came of each span; and the places of the spans with numbers that are not finite."""
-        asked = questions(spans)
+        asked = logit_rows(spans)
         wanted = [*asked.rows, *(row for row, _, _ in asked.scored)]
         hidden, spoiled = self._decoder(self._input(spans, wanted))
         logits = self._head(hidden[: len(asked.rows)])

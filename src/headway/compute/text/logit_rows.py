@@ -10,12 +10,10 @@ from headway.core.plan import Draw, Span, SpanResult, TokenLogprob
 
 #: Logprobs of some tokens, in order.
 Logprobs = tuple[TokenLogprob, ...]
-#: Per span its tokens, their logprobs, and the scores of its known tokens.
-Answers = tuple[tuple[tuple[int, ...], Logprobs, Logprobs], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class LogitRows:
     """Rows are positions of a step, counted through all its spans.
 
     rows     those whose logits tokens are chosen from
@@ -29,7 +27,7 @@ class Questions:
     scored: list[tuple[int, int, int]]
 
 
-def questions(spans: tuple[Span, ...]) -> Questions:
+def logit_rows(spans: tuple[Span, ...]) -> LogitRows:
     """All that `spans` ask, in their order."""
     rows: list[int] = []
     picks: list[tuple[int, Draw]] = []
@@ -47,7 +45,7 @@ def questions(spans: tuple[Span, ...]) -> Questions:
         elif span.draws:
             picks += [(len(rows), draw) for draw in span.draws]
             rows.append(end - 1)
-    return Questions(rows, picks, scored)
+    return LogitRows(rows, picks, scored)
 
 
 def spans_of(spans: tuple[Span, ...], rows: Iterable[int]) -> tuple[int, ...]:

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from headway.story.diagnose.findings import Finding, callers, duration, pace, space, work
-from headway.story.diagnose.observations import Seen
+from headway.story.diagnose.observations import Observations
 from headway.story.tell.sentences import count
 
-FINDINGS: tuple[Callable[[Seen], Finding | None], ...] = (
+FINDINGS: tuple[Callable[[Observations], Finding | None], ...] = (
     callers.refused, callers.not_finite, callers.failures, callers.grammars, callers.before_the_replica,
     callers.front_queue, callers.slow_clients, callers.slow_delivery, space.seats_full, space.memory_full,
     space.recomputed,
@@ -20,13 +20,13 @@ FINDINGS: tuple[Callable[[Seen], Finding | None], ...] = (
 )  # fmt: skip
 
 
-def diagnose(seen: Seen) -> list[Finding]:
+def diagnose(seen: Observations) -> list[Finding]:
     """Requests that got no answer come before those that got it late; then the most costly first. Changes nothing."""
     found = [finding for look in FINDINGS if (finding := look(seen)) is not None]
     return sorted(found, key=lambda finding: (-finding.lost, -finding.cost_s))
 
 
-def view(seen: Seen, findings: list[Finding]) -> dict[str, Any]:
+def view(seen: Observations, findings: list[Finding]) -> dict[str, Any]:
     """For scripts: `seen` says how much was looked at, `time` where the requests' time went, in ms by interval."""
     return {
         "seen": {
@@ -41,7 +41,7 @@ def view(seen: Seen, findings: list[Finding]) -> dict[str, Any]:
     }
 
 
-def tell(seen: Seen, findings: list[Finding]) -> list[str]:
+def tell(seen: Observations, findings: list[Finding]) -> list[str]:
     """The same in sentences: what was seen, each finding with its next step, where the time went."""
     told = [_looked(seen)]
     for number, finding in enumerate(findings, 1):
@@ -57,24 +57,24 @@ def tell(seen: Seen, findings: list[Finding]) -> list[str]:
     return told
 
 
-def _looked(seen: Seen) -> str:
+def _looked(seen: Observations) -> str:
     if not seen.done:
         return f"Nothing can be said yet: no step has run ({count(len(seen.requests), 'request')} seen)."
     first, last = seen.done[0].step, seen.done[-1].step
     return (
-        f"Seen: {count(len(seen.done), 'step')} ({first} to {last}) in {_seconds(seen):.2f} s, "
+        f"Observations: {count(len(seen.done), 'step')} ({first} to {last}) in {_seconds(seen):.2f} s, "
         f"{count(len(seen.requests), 'request')}, {count(seen.counts['emitted'], 'token')} emitted."
     )
 
 
-def _spent(seen: Seen) -> str:
+def _spent(seen: Observations) -> str:
     totals = _time(seen)
     whole = sum(totals.values())
     parts = [f"{name} {ns / whole:.0%}" for name, ns in totals.items() if ns / whole >= 0.005]
     return f"Where the requests' time went: {', '.join(parts)}."
 
 
-def _time(seen: Seen) -> dict[str, int]:
+def _time(seen: Observations) -> dict[str, int]:
     """Nanoseconds by interval over the whole lives of the requests that were seen, the largest first."""
     totals: Counter[str] = Counter()
     for record in (*seen.story.ended.values(), *seen.story.live.values()):
@@ -84,5 +84,5 @@ def _time(seen: Seen) -> dict[str, int]:
     return dict(totals.most_common())
 
 
-def _seconds(seen: Seen) -> float:
+def _seconds(seen: Observations) -> float:
     return 0.0 if seen.first_at is None else (seen.last_at - seen.first_at) / 1e9

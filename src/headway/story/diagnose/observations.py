@@ -97,7 +97,7 @@ class Machine:
 
 
 @dataclass
-class Seen:
+class Observations:
     """Folds events in order. What happened before `since_ns` is folded into records, and counts nowhere else."""
 
     loaded: ev.Loaded | None = None
@@ -118,7 +118,7 @@ class Seen:
     _working: bool = False
     _emitted_in: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def fold_all(self, events: Iterable[ev.AnyEvent]) -> Seen:
+    def fold_all(self, events: Iterable[ev.AnyEvent]) -> Observations:
         for event in events:
             self.fold(event)
         return self

@@ -30,7 +30,7 @@ _MOST_SHAPES = 1024
 
 
 @dataclass(frozen=True)
-class Seen:
+class Probed:
     """What came of a shape. `lost` names the first message that is passed over, `ignored` the fields that have no
     effect but may be there. `refused` says that the template refused the shape, so nothing is known."""
 
@@ -65,7 +65,7 @@ class Probes:
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        self._known: OrderedDict[bytes, Seen] = OrderedDict()
+        self._known: OrderedDict[bytes, Probed] = OrderedDict()
         self._lock = threading.Lock()
 
     def rendered(
@@ -73,7 +73,7 @@ class Probes:
     ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
         """The conversation as this template renders all of it, and the fields without effect. Raises InvalidRequest
         for a message that it passes over in every way."""
-        first: Seen | None = None
+        first: Probed | None = None
         for way in _ways(messages):
             seen = self._seen(messages, way, format, variables, bool(tools))
             if not seen.lost and not seen.refused:
@@ -91,7 +91,7 @@ class Probes:
 
     def _seen(
         self, messages: Messages, way: Way, format: ToolFormat | None, variables: Mapping[str, Any], offered: bool
-    ) -> Seen:
+    ) -> Probed:
         marks = _Marks()
         shape = [marks.message(f"messages[{i}]", message) for i, message in enumerate(messages)]
         key = hashlib.sha256(repr((shape, way, offered, sorted(variables.items()))).encode()).digest()
@@ -112,14 +112,14 @@ class Probes:
         format: ToolFormat | None,
         variables: Mapping[str, Any],
         offered: bool,
-    ) -> Seen:
+    ) -> Probed:
         tools = probe_tools() if offered else None
         try:
             text = self._template.render(_wanted(shape, format), **variables, tools=tools)
         except TemplateBound:
             raise
         except InvalidRequest:
-            return Seen(refused=True)
+            return Probed(refused=True)
         return marks.seen(json.dumps(shape), text)
 
     def _check_texts(self, messages: Messages, text: str) -> None:
@@ -157,12 +157,12 @@ class _Marks:
             found["tool_calls"] = [self._call(f"{where}.tool_calls[{j}]", call) for j, call in enumerate(calls)]
         return found
 
-    def seen(self, shape: str, text: str) -> Seen:
+    def seen(self, shape: str, text: str) -> Probed:
         """`shape` is what was rendered: what is not in it cannot be missing from the text."""
         missing = _marks_in(shape) - _marks_in(text)
         lost = next((place for mark, place in self._required.items() if mark in missing), None)
         ignored = dict.fromkeys(field for mark, field in self._optional.items() if mark in missing)
-        return Seen(lost, tuple(ignored))
+        return Probed(lost, tuple(ignored))
 
     def _call(self, where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         name, arguments = self._mark(self._required, where), call["function"]["arguments"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.story.diagnose.observations import Seen
+from headway.story.diagnose.observations import Observations
 
 #: A cause is worth telling from this share of the requests' time on, and of the positions evaluated.
 SHARE = 0.05
@@ -39,7 +39,7 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def worth(seen: Seen, cost_ns: float) -> bool:
+def worth(seen: Observations, cost_ns: float) -> bool:
     """Whether a cost matters beside all the time that steps held requests up."""
     return cost_ns > 0 and cost_ns >= SHARE * seen.held_up_ns
 

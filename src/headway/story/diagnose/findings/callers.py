@@ -9,7 +9,7 @@ from headway.core.request import Stage
 from headway.core.verdict import Never
 from headway.story.diagnose.findings import FEW, SHARE, Finding, duration, named
 from headway.story.diagnose.findings.cost import middle
-from headway.story.diagnose.observations import Seen
+from headway.story.diagnose.observations import Observations
 from headway.story.reduce.record import Record
 from headway.story.tell.sentences import count, times
 
@@ -26,13 +26,13 @@ REFUSALS = {
 }
 
 
-def _records(seen: Seen) -> list[Record]:
+def _records(seen: Observations) -> list[Record]:
     return [
         record for record in (*seen.story.ended.values(), *seen.story.live.values()) if record.id in seen.requests
     ]
 
 
-def refused(seen: Seen) -> Finding | None:
+def refused(seen: Observations) -> Finding | None:
     """Requests that were turned away."""
     reasons = Counter(seen.turned_away)
     turned_away = [record for record in _records(seen) if record.stage is Stage.REFUSED]
@@ -56,7 +56,7 @@ def refused(seen: Seen) -> Finding | None:
     )
 
 
-def grammars(seen: Seen) -> Finding | None:
+def grammars(seen: Observations) -> Finding | None:
     """Grammars that could not be compiled, or led nowhere."""
     failed = [record for record in _records(seen) if record.reason == ev.GRAMMAR]
     if not failed:
@@ -74,7 +74,7 @@ def grammars(seen: Seen) -> Finding | None:
     )
 
 
-def not_finite(seen: Seen) -> Finding | None:
+def not_finite(seen: Observations) -> Finding | None:
     """Requests that ended because the model's numbers came out as NaN or infinity."""
     failed = [record for record in _records(seen) if record.reason == ev.NOT_FINITE]
     if not failed:
@@ -97,7 +97,7 @@ def not_finite(seen: Seen) -> Finding | None:
     )
 
 
-def failures(seen: Seen) -> Finding | None:
+def failures(seen: Observations) -> Finding | None:
     """Requests that failed for another reason."""
     told = ev.GRAMMAR, ev.NOT_FINITE
     failed = [r for r in _records(seen) if r.stage is Stage.FAILED and r.reason not in told]
@@ -115,7 +115,7 @@ def failures(seen: Seen) -> Finding | None:
     )
 
 
-def before_the_replica(seen: Seen) -> Finding | None:
+def before_the_replica(seen: Observations) -> Finding | None:
     """Time from the headers to the replica: bodies that come slowly, long texts to turn into tokens."""
     lags = [r.sent_at - r.received_at for r in seen.requests.values() if r.sent_at is not None]
     if len(lags) < FEW or sum(lags) < SHARE * seen.lives_ns():
@@ -133,7 +133,7 @@ def before_the_replica(seen: Seen) -> Finding | None:
     )
 
 
-def front_queue(seen: Seen) -> Finding | None:
+def front_queue(seen: Observations) -> Finding | None:
     """Time between front and replica beyond the step that is awaited there anyway."""
     lags = [request.queue_ns for request in seen.requests.values() if request.sent_at is not None and request.arrived]
     if len(lags) < FEW or sum(lags) < SHARE * seen.lives_ns():
@@ -150,7 +150,7 @@ def front_queue(seen: Seen) -> Finding | None:
     )
 
 
-def slow_clients(seen: Seen) -> Finding | None:
+def slow_clients(seen: Observations) -> Finding | None:
     """Clients that took long to take an answer that was ready, where others did not; or were dropped for it."""
     dropped = [r.id for r in _records(seen) if ev.SLOW_READER in (r.dropped, r.reason)]
     waits = _deliveries(seen)
@@ -180,7 +180,7 @@ def slow_clients(seen: Seen) -> Finding | None:
     )
 
 
-def slow_delivery(seen: Seen) -> Finding | None:
+def slow_delivery(seen: Observations) -> Finding | None:
     """All answers took long from their last token to their last byte: then it is not the clients."""
     waits = _deliveries(seen)
     usual = middle(waits.values())
@@ -197,7 +197,7 @@ def slow_delivery(seen: Seen) -> Finding | None:
     )
 
 
-def _deliveries(seen: Seen) -> dict[str, int]:
+def _deliveries(seen: Observations) -> dict[str, int]:
     """From the end of a request to its last byte, by id, of those that finished."""
     finished = {record.id for record in _records(seen) if record.stage is Stage.FINISHED}
     return {

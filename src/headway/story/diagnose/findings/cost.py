@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from headway.story.diagnose.observations import Seen, StepSeen
+from headway.story.diagnose.observations import Observations, StepSeen
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def cost_line(steps: list[StepSeen]) -> CostLine | None:
     return CostLine(max(0.0, mean_y - slope * mean_x), slope)
 
 
-def price_ns(seen: Seen, positions: int) -> int:
+def price_ns(seen: Observations, positions: int) -> int:
     """What evaluating so many positions held requests up at most: at the price of a position where steps tell it,
     else at an equal share of all that steps cost."""
     evaluated, ran_ns = sum(step.positions for step in seen.done), sum(step.ran_ns for step in seen.done)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from headway.story.diagnose.findings import FEW, SHARE, Finding, duration, named, worth
 from headway.story.diagnose.findings.cost import cost_line, middle
-from headway.story.diagnose.observations import Gap, Seen, StepSeen
+from headway.story.diagnose.observations import Gap, Observations, StepSeen
 from headway.story.tell.sentences import count
 
 #: A gap between tokens is slow from so many times the usual one on.
@@ -22,7 +22,7 @@ FALLBACKS = ("F.linear", "fallback", "missing")
 _Slow: TypeAlias = tuple[Gap, StepSeen, int]
 
 
-def step_budget(seen: Seen) -> Finding | None:
+def step_budget(seen: Observations) -> Finding | None:
     """Prompts waited for what a step may spend. More of it helps only by what a step costs beside its positions."""
     full = [step for step in seen.done if step.prefill and step.positions >= step.budget]
     cost_ns = sum(step.owned_ns * (step.waiting * (step.head == "budget") + step.stalled) for step in full)
@@ -66,7 +66,7 @@ def step_budget(seen: Seen) -> Finding | None:
     )
 
 
-def prefill_interference(seen: Seen) -> Finding | None:
+def prefill_interference(seen: Observations) -> Finding | None:
     """Slow gaps between tokens that fall on steps with another request's prompt, as far as those steps took longer
     than steps without a prompt. Gaps over more than one step have other causes, and are left out."""
     steps = {step.step: step for step in seen.done}
@@ -99,7 +99,7 @@ def prefill_interference(seen: Seen) -> Finding | None:
     )  # fmt: skip
 
 
-def _shorter(seen: Seen, slow: list[_Slow]) -> tuple[str, str]:
+def _shorter(seen: Observations, slow: list[_Slow]) -> tuple[str, str]:
     """What to do about prompts in steps that others wait for, and what would not help."""
     fullest = max((step for _, step, _ in slow), key=lambda step: sum(step.prefill.values()))
     spent = sum(fullest.prefill.values())
@@ -125,7 +125,7 @@ def _steps(numbers: list[int]) -> str:
     return f"{'step' if len(numbers) == 1 else 'steps'} {named(numbers)}"
 
 
-def host_gaps(seen: Seen) -> Finding | None:
+def host_gaps(seen: Observations) -> Finding | None:
     """Time between a commit and the next step's start while work was there."""
     rows = [step for step in seen.steps if step.host_gap_ns is not None]
     gaps_ns = [step.host_gap_ns or 0 for step in rows]
@@ -149,7 +149,7 @@ def host_gaps(seen: Seen) -> Finding | None:
     )  # fmt: skip
 
 
-def slower_steps(seen: Seen) -> Finding | None:
+def slower_steps(seen: Observations) -> Finding | None:
     """Steps of the same shape that take longer later on. Shapes: positions, sequences, prompts or not, and positions
     in memory to within a twelfth, so that growing contexts are no drift."""
     classes: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -182,7 +182,7 @@ def slower_steps(seen: Seen) -> Finding | None:
     )
 
 
-def fallback_kernels(seen: Seen) -> Finding | None:
+def fallback_kernels(seen: Observations) -> Finding | None:
     """The machine lacks a kernel that is quicker than the one that runs."""
     kernels = seen.loaded.kernels if seen.loaded else {}
     slow = {name: words for name, words in kernels.items() if any(word in words for word in FALLBACKS)}

@@ -6,17 +6,17 @@ from collections import Counter
 
 from headway.story.diagnose.findings import FEW, SHARE, Finding, duration, named, size, worth
 from headway.story.diagnose.findings.cost import price_ns
-from headway.story.diagnose.observations import Seen, StepSeen
+from headway.story.diagnose.observations import Observations, StepSeen
 from headway.story.tell.sentences import count, times
 
 
-def _waiting_for(seen: Seen, rule: str) -> tuple[list[StepSeen], int]:
+def _waiting_for(seen: Observations, rule: str) -> tuple[list[StepSeen], int]:
     """The steps whose first waiting request waits by `rule`, and what that cost: everyone behind it waits too."""
     rows = [step for step in seen.steps if step.head == rule]
     return rows, sum(step.owned_ns * step.waiting for step in rows)
 
 
-def seats_full(seen: Seen) -> Finding | None:
+def seats_full(seen: Observations) -> Finding | None:
     """Requests waited for seats: while there was memory for more of them, or while there was none."""
     rows, cost_ns = _waiting_for(seen, "seats")
     if len(rows) < FEW or not worth(seen, cost_ns):
@@ -57,7 +57,7 @@ def seats_full(seen: Seen) -> Finding | None:
     )
 
 
-def memory_full(seen: Seen) -> Finding | None:
+def memory_full(seen: Observations) -> Finding | None:
     """Requests waited for blocks while seats were free."""
     rows, cost_ns = _waiting_for(seen, "blocks")
     seats = seen.seats
@@ -92,7 +92,7 @@ def memory_full(seen: Seen) -> Finding | None:
     )  # fmt: skip
 
 
-def recomputed(seen: Seen) -> Finding | None:
+def recomputed(seen: Observations) -> Finding | None:
     """Work that was done again because the state was gone."""
     again = seen.counts["recomputed"]
     evaluated = sum(seen.counts[kind] for kind in ("prefilled", "decoded", "recomputed", "rejected"))

@@ -7,7 +7,7 @@ from collections import Counter
 from headway.core.events import BEGINNINGS
 from headway.story.diagnose.findings import FEW, SHARE, Finding
 from headway.story.diagnose.findings.cost import price_ns
-from headway.story.diagnose.observations import Seen
+from headway.story.diagnose.observations import Observations
 from headway.story.reduce.record import Record
 from headway.story.tell.sentences import count, times
 
@@ -17,16 +17,16 @@ AGAIN = 4
 JUDGED, PAYS = 64, 0.2
 
 
-def _missed(seen: Seen, why: str) -> list[Record]:
+def _missed(seen: Observations, why: str) -> list[Record]:
     records = [*seen.story.ended.values(), *seen.story.live.values()]
     return [r for r in records if r.id in seen.requests and r.miss is not None and r.miss.why == why]
 
 
-def _matters(seen: Seen, positions: int) -> bool:
+def _matters(seen: Observations, positions: int) -> bool:
     return positions >= max(1, SHARE * seen.counts["prefilled"])
 
 
-def prefix_off(seen: Seen) -> Finding | None:
+def prefix_off(seen: Observations) -> Finding | None:
     """Prompts begin alike, and reuse is off."""
     if seen.loaded is None:
         return None
@@ -55,7 +55,7 @@ def prefix_off(seen: Seen) -> Finding | None:
     )
 
 
-def prefix_evicted(seen: Seen) -> Finding | None:
+def prefix_evicted(seen: Observations) -> Finding | None:
     """Prefixes were known, and had to go."""
     missed = _missed(seen, "evicted")
     positions = sum(r.sequences[0].prompt - 1 - r.miss.at for r in missed if r.miss)
@@ -75,7 +75,7 @@ def prefix_evicted(seen: Seen) -> Finding | None:
     )  # fmt: skip
 
 
-def prefix_differs(seen: Seen) -> Finding | None:
+def prefix_differs(seen: Observations) -> Finding | None:
     """A small change near the beginning keeps what follows from being reused."""
     missed = [r for r in _missed(seen, "differs") if r.miss and r.miss.again >= AGAIN]
     positions = sum(r.sequences[0].prompt - 1 - r.miss.at for r in missed if r.miss)
@@ -94,7 +94,7 @@ def prefix_differs(seen: Seen) -> Finding | None:
     )  # fmt: skip
 
 
-def prefix_salts(seen: Seen) -> Finding | None:
+def prefix_salts(seen: Observations) -> Finding | None:
     """Every request has a salt of its own. Whether their prompts begin alike is not known, and must not be."""
     missed = {record.id for record in _missed(seen, "none")}
     arrived = [request.arrived for request in seen.requests.values() if request.arrived]
@@ -112,7 +112,7 @@ def prefix_salts(seen: Seen) -> Finding | None:
     )
 
 
-def drafts(seen: Seen) -> Finding | None:
+def drafts(seen: Observations) -> Finding | None:
     """Guesses that were mostly wrong."""
     accepted, rejected = seen.counts["accepted"], seen.counts["rejected"]
     drafted = accepted + rejected
