@@ -208,3 +208,5 @@ def test_nothing_is_live_when_all_is_answered(server: Server) -> None:
     pool = server.get("/v1/pool")
     assert pool["blocks"]["reusable"] + pool["blocks"]["free"] == pool["blocks"]["total"] == BLOCKS
     assert pool["reserved_bytes"] == server.metrics()["headway_pool_reserved_bytes", ""] > 0
+    levels = {state: pool["blocks"][state] for state in ("live", "reusable", "free")}
+    assert pool["models"] == [{"model": MODEL, **levels, "seats": 0}]

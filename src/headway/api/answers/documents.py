@@ -203,6 +203,16 @@ class Tier(msgspec.Struct):
     bytes: Count
 
 
+class ModelLevels(msgspec.Struct):
+    """What one model's pool holds, in the unit of its space, and how many of its seats are used."""
+
+    model: str
+    live: Count
+    reusable: Count
+    free: Count
+    seats: Count
+
+
 class Pool(msgspec.Struct):
     """Memory reserved for state, and what its blocks are."""
 
@@ -210,3 +220,4 @@ class Pool(msgspec.Struct):
     block_tokens: Count
     blocks: Blocks
     tiers: list[Tier]
+    models: list[ModelLevels]

@@ -57,7 +57,7 @@ async def one_request(request: Request) -> Response:
 
 
 async def pool(request: Request) -> Response:
-    """The pool's levels."""
+    """The pool's levels; `models` has them for each model that is served, in the unit of its space."""
     front: Front = request.app.state.front
     levels, ready = front.story.levels, front.ready
     blocks = {
@@ -71,6 +71,10 @@ async def pool(request: Request) -> Response:
         "block_tokens": ready.block_tokens if ready else 0,
         "blocks": blocks,
         "tiers": [],
+        "models": [
+            {"model": name, "live": each.live, "reusable": each.reusable, "free": each.free, "seats": each.seats_used}
+            for name, each in front.story.models.items()
+        ],
     }
     return JSONResponse(body)
 
