@@ -48,7 +48,7 @@ def test_the_most_costly_comes_first_and_a_request_without_an_answer_before_all(
     assert [finding.name for finding in findings] == ["refused", "memory_full", "recomputed"]
     assert findings[1].cost_s > findings[2].cost_s > 0
     told = tell(seen, findings)
-    assert told[0] == "Observations: 54 steps (1 to 54) in 0.06 s, 9 requests, 160 tokens emitted."
+    assert told[0] == "Seen: 54 steps (1 to 54) in 0.06 s, 9 requests, 160 tokens emitted."
     assert told[1] == f"1. {findings[0].says}" and told[2] == f"   Next: {findings[0].next}."
     assert told[3].startswith("2. In 34 steps a request waited for blocks")
     assert told[3].endswith(" [up to 0.11 s of requests' time]")
@@ -59,7 +59,7 @@ def test_the_most_costly_comes_first_and_a_request_without_an_answer_before_all(
 def test_where_nothing_is_wrong_that_is_said_plainly() -> None:
     seen = served(2, 5, 3).seen()
     assert tell(seen, diagnose(seen)) == [
-        "Observations: 3 steps (1 to 3) in 0.00 s, 2 requests, 6 tokens emitted.",
+        "Seen: 3 steps (1 to 3) in 0.00 s, 2 requests, 6 tokens emitted.",
         "Nothing is wrong: no time was lost for a reason that is known here.",
         "Where the requests' time went: decode 65%, prefill 35%.",
     ]

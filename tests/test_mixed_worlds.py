@@ -15,6 +15,8 @@ from headway.policy.turns import Share, caught_up, next_model
 from headway.policy.waiting import AWAITS_MODEL
 from headway.story.reduce.reducer import Story
 from headway.story.sinks.metrics import Metrics
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import brief, tell
 from mixed_reference import Asked, Device, Model
 from mixed_world import COSTS, LATENT, MixedWorld
 
@@ -128,6 +130,24 @@ def test_the_metrics_of_models_are_told_apart_by_their_label():
     assert value("requests_refused_total", "text", reason="pool") == 0
     steps = [event.model for event in world.events if isinstance(event, Stepped)]
     assert value("step_seconds_count", "text") == steps.count("text")
+
+
+def test_every_life_can_be_told_at_every_step_in_words_and_as_json():
+    world, said = MixedWorld(latents=1), {}
+    world.text("t", 3, 4)
+    world.image("i", 2)
+    world.image("waits", 2)
+    world.embed("e", 5, 3)
+    while world.engine.busy:
+        world.step()
+        for record in (*world.story.live.values(), *world.story.ended.values()):
+            view = request_view(world.story, record, world.clock.now_ns())
+            said.setdefault(record.id, set()).update([brief(view), " ".join(tell(view))])
+    assert any("another model's step runs" in words for words in said["t"])
+    assert any("needs 100 bytes, 100 short (i holds 100)" in words for words in said["waits"])
+    assert any(words.startswith("update: 2 of 4 items") for words in said["i"])
+    assert any(words.startswith("stop, 4 of 4 items in ") for words in said["i"])
+    assert any(words.startswith("stop, 2 of 2 items in ") for words in said["e"])
 
 
 # -- whole items ----------------------------------------------------------------------------------------------

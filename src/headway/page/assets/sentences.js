@@ -91,6 +91,8 @@ function shortage(verdict) {
       return "others come first.";
     case "grammar":
       return "its grammar is being compiled, beside the steps of the others.";
+    case "model":
+      return "another model's step runs.";
     default:
       return `${verdict.rule}: needs ${need} ${verdict.unit}, has ${have}, ${short} short.`;
   }
@@ -131,7 +133,7 @@ function stage(view) {
 }
 
 function never(verdict) {
-  if (!verdict) return "its body was invalid";
+  if (!verdict) return "invalid request";
   const unit = { blocks: "blocks of state", positions: "positions", seats: "seats" }[verdict.unit];
   const raised = verdict.option ? `${verdict.option} raises it` : "it is the model's own";
   return `it needs ${verdict.need} ${unit} and the limit is ${verdict.limit} (${raised})`;

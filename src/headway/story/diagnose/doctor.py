@@ -62,7 +62,7 @@ def _looked(seen: Observations) -> str:
         return f"Nothing can be said yet: no step has run ({count(len(seen.requests), 'request')} seen)."
     first, last = seen.done[0].step, seen.done[-1].step
     return (
-        f"Observations: {count(len(seen.done), 'step')} ({first} to {last}) in {_seconds(seen):.2f} s, "
+        f"Seen: {count(len(seen.done), 'step')} ({first} to {last}) in {_seconds(seen):.2f} s, "
         f"{count(len(seen.requests), 'request')}, {count(seen.counts['emitted'], 'token')} emitted."
     )
 

@@ -9,6 +9,8 @@ from typing import Any
 
 View = dict[str, Any]
 _MOST_NAMES = 4
+#: Intervals in which a request moves.
+_DOING = ("prefill", "decode", "recompute", "evaluate", "encode", "update", "decode_pixels")
 
 #: Who cancels, by the event's `by`.
 _BY = {
@@ -33,19 +35,18 @@ def tell(view: View) -> list[str]:
 def brief(view: View) -> str:
     """How it is, in one line without its id: what is missing while it waits, else how far it is."""
     stage, verdict = view["stage"], view["verdict"]
-    emitted = sum(sequence["tokens"]["emitted"] for sequence in view["sequences"])
     if stage in ("waiting", "running"):
         moves = stage == "running" and verdict is not None and verdict["kind"] == "go"
         if moves:
-            doing = [i["name"] for i in view["intervals"] if i["name"] in ("prefill", "decode", "recompute")]
-            return ": ".join([*doing[-1:], _prompt_part(view) or count(emitted, "token")])
+            doing = [i["name"] for i in view["intervals"] if i["name"] in _DOING]
+            return ": ".join([*doing[-1:], _prompt_part(view) or _amount(view)])
         put_off = "stalled: " if stage == "running" else "preempted: " if view["preemptions"] else ""
         return put_off + (_lack(verdict) if verdict else "judged when the step that runs is over")
     match stage:
         case "received":
             return "on its way to the engine"
         case "finished":
-            return f"{view['reason']}, {count(emitted, 'token')} in {_duration(view['elapsed_ms'])}"
+            return f"{view['reason']}, {_amount(view)} in {_duration(view['elapsed_ms'])}"
         case "cancelled":
             return f"{_BY.get(view['reason'], view['reason'])}, after {_duration(view['elapsed_ms'])}"
         case "failed":
@@ -64,14 +65,26 @@ def _lack(verdict: View) -> str:
             return "the step's budget is spent"
         case "grammar":
             return "its grammar is being compiled"
+        case "model":
+            return "another model's step runs"
     holders, rest = verdict["holders"], len(verdict["holders"]) - 1 + verdict["others"]
     more = f", {rest} more" if rest > 0 else ""
     held = f" ({holders[0]['id']} holds {holders[0]['blocks']}{more})" if holders else ""
     return f"needs {count(verdict['need'], verdict['unit'].removesuffix('s'))}, {verdict['short']} short{held}"
 
 
+def _amount(view: View) -> str:
+    """How much there is of an answer: tokens, or for patterns whose progress is counted in items, those."""
+    if parts := view.get("parts"):
+        done, of = sum(part["done"] for part in parts), sum(part["of"] for part in parts)
+        return f"{done} of {count(of, 'item')}"
+    return count(sum(sequence["tokens"]["emitted"] for sequence in view["sequences"]), "token")
+
+
 def _prompt_part(view: View) -> str:
     """How far the prompt is; empty once it is computed."""
+    if not view["sequences"]:
+        return ""
     first = view["sequences"][0]
     prompt, computed = first["tokens"]["prompt"], first["positions"]["computed"]
     return f"{computed} of {count(prompt, 'prompt position')}" if computed < prompt else ""
@@ -106,6 +119,8 @@ def shortage(verdict: View) -> str:
             return "others come first."
         case "grammar":
             return "its grammar is being compiled, beside the steps of the others."
+        case "model":
+            return "another model's step runs."
         case rule:
             return f"{rule}: needs {need} {verdict['unit']}, has {verdict['have']}, {short} short."
 
@@ -152,14 +167,16 @@ def _stage(view: View) -> str:
 
 def _never(verdict: View | None) -> str:
     if verdict is None:
-        return "its body was invalid"
-    unit = {"blocks": "blocks of state", "positions": "positions", "seats": "seats"}[verdict["unit"]]
+        return "invalid request"
+    unit = "blocks of state" if verdict["unit"] == "blocks" else verdict["unit"]
     raised = f"{verdict['option']} raises it" if verdict["option"] else "it is the model's own"
     return f"it needs {verdict['need']} {unit} and the limit is {verdict['limit']} ({raised})"
 
 
 def _progress(view: View) -> str:
     sequences = view["sequences"]
+    if view.get("parts"):
+        return f"{_amount(view)} done"
     prompt = sequences[0]["tokens"]["prompt"] if sequences else 0
     computed = min(prompt, sequences[0]["positions"]["computed"]) if sequences else 0
     emitted = sum(sequence["tokens"]["emitted"] for sequence in sequences)
@@ -173,7 +190,7 @@ def _progress(view: View) -> str:
 
 def _reuse(view: View) -> str:
     miss, reused = view["prefix"]["miss"], view["prefix"]["reused"]
-    if miss is None:
+    if miss is None or not view["sequences"]:
         return ""
     why = {
         "off": "prefix reuse is off",
@@ -188,7 +205,7 @@ def _reuse(view: View) -> str:
 
 
 def _recompute(view: View) -> str:
-    if not view["preemptions"]:
+    if not view["preemptions"] or not view["sequences"]:
         return ""
     totals = {
         kind: sum(sequence["positions"][kind] for sequence in view["sequences"])
