@@ -36,13 +36,7 @@ def start(args: argparse.Namespace) -> int:
     console = make_console(stderr=True)
     if options.event_log is not None:
         check_place(_log_path(options))
-    if ANY in options.allow_origin:
-        open_to_all = "" if options.api_key else ", without a key"
-        console.print(
-            "Warning: with --allow-origin * every web page may use this server from a browser that reaches it"
-            f"{open_to_all}. Better name the origins that need it.",
-            style="yellow", soft_wrap=True, highlight=False, markup=False,
-        )  # fmt: skip
+    _warn_of_any_origin(options, console)
     listener = listen(options.host, options.port)
     cache = Cache.at(environment.cache)
     files = resolve(options.model[0], cache=environment.cache)
@@ -87,6 +81,16 @@ def start(args: argparse.Namespace) -> int:
     if front.state == "failed":
         raise ArtifactError(front.failure)
     return 0
+
+
+def _warn_of_any_origin(options: ServeOptions, console: Console) -> None:
+    if ANY in options.allow_origin:
+        open_to_all = "" if options.api_key else ", without a key"
+        console.print(
+            "Warning: with --allow-origin * every web page may use this server from a browser that reaches it"
+            f"{open_to_all}. Better name the origins that need it.",
+            style="yellow", soft_wrap=True, highlight=False, markup=False,
+        )  # fmt: skip
 
 
 def _event_log(options: ServeOptions, model: str, console: Console) -> EventLog | None:
