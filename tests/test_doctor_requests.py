@@ -187,7 +187,7 @@ def test_time_before_the_replica_knew_of_requests():
     found = only(visited(front_ms=2.0))
     assert found.says == (
         "5 requests took 10.0 ms together, the median 2.0 ms, from their headers to the replica, for prompts of 30 "
-        "positions in the middle."
+        "positions (median)."
     )
     assert found.next.startswith("look at how callers send: ")
     assert found.but == "No option of the steps would help: the replica did not know of these requests yet."
@@ -233,10 +233,7 @@ def test_clients_that_take_their_answers_slowly():
 
 def test_answers_that_are_all_delivered_late_are_not_put_down_to_a_client():
     found = only(visited(delivery_ms={f"r{i}": 40.0 for i in range(5)}))
-    assert found.says == (
-        "Answers took 40.0 ms in the middle from the end of their computing to their last byte, 0.20 s together for "
-        "5 requests."
-    )
+    assert found.says == "Median 40.0 ms from last token to last byte, 0.20 s together for 5 requests."
     assert found.next.startswith("give the front a core of its own: ")
     assert found.but == "No limit of the server would help: these requests were over."
 

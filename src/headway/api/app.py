@@ -61,7 +61,7 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
-    """A body that means nothing is counted here when it never became a request."""
+    """An invalid body is counted here when it never became a request."""
     if request.method == "POST" and not exchange(request).served:
         request.app.state.front.turn_away("invalid")
     return await on_refusal(request, error)

@@ -73,7 +73,7 @@ SERVED_PATTERNS = frozenset({"text"})
 
 
 def not_found(name: str) -> ModelNotFound:
-    """The error for a name that means nothing here; it says what would."""
+    """The error for an unknown name; it says what would be known."""
     close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]}?" if close else ""
     return ModelNotFound(

@@ -91,7 +91,7 @@ class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     draft: int | None = None
 
     def check(self, vocab: int) -> None:
-        """Raises InvalidRequest for a prompt or a number that means nothing to a model of `vocab` tokens."""
+        """Raises InvalidRequest for a prompt or a number that is invalid for a model of `vocab` tokens."""
         if not self.prompt:
             raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
         if not 1 <= self.n <= MOST:

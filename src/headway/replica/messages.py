@@ -76,7 +76,7 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
-    """A submission means nothing (`field` says where), or its id is alive already (`field` is "id")."""
+    """A submission is invalid (`field` says where), or its id is alive already (`field` is "id")."""
 
     id: str
     field: str

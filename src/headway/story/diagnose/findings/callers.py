@@ -125,7 +125,7 @@ def before_the_replica(seen: Observations) -> Finding | None:
         "before_the_replica",
         sum(lags) / 1e9,
         f"{len(lags)} requests took {duration(sum(lags))} together, the median {duration(middle(lags))}, from their "
-        f"headers to the replica, for prompts of {middle(prompts)} positions in the middle.",
+        f"headers to the replica, for prompts of {middle(prompts)} positions (median).",
         "look at how callers send: their bodies are received and turned into tokens in that time (a prompt of token "
         "ids needs no turning)",
         "No option of the steps would help: the replica did not know of these requests yet.",
@@ -189,8 +189,8 @@ def slow_delivery(seen: Observations) -> Finding | None:
     return Finding(
         "slow_delivery",
         sum(waits.values()) / 1e9,
-        f"Answers took {duration(usual)} in the middle from the end of their computing to their last byte, "
-        f"{duration(sum(waits.values()))} together for {len(waits)} requests.",
+        f"Median {duration(usual)} from last token to last byte, {duration(sum(waits.values()))} together for "
+        f"{len(waits)} requests.",
         "give the front a core of its own: lower --threads, or move other work off this machine",
         "No limit of the server would help: these requests were over.",
         evidence={"requests": len(waits), "median_ms": usual / 1e6},
