@@ -6,7 +6,7 @@ from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.compute.fake_patterns import FakeDiffusion, FakeEncoder, expected_pixels, expected_vector
 from headway.core.clock import ModelledClock
 from headway.core.events import AnyEvent, Stepped
-from headway.core.plan import Draw, Sampling
+from headway.core.plan import Draw, Evaluate, Sampling
 from headway.core.request import (
     Embedded,
     EmbedRequest,
@@ -84,7 +84,9 @@ class MixedWorld:
         return self.add(TextRequest(id=id, model=model, prompt=tokens, max_tokens=emits))
 
     def embed(self, id: str, *lengths: int) -> Request:
-        inputs = tuple(tuple((sum(map(ord, id)) + i) % 997 for i in range(length)) for length in lengths)
+        inputs = tuple(
+            Evaluate(tuple((sum(map(ord, id)) + i) % 997 for i in range(length))) for length in lengths
+        )
         return self.add(EmbedRequest(id=id, model="embed", inputs=inputs))
 
     def image(self, id: str, updates: int, **fields: object) -> Request:
@@ -142,7 +144,7 @@ class MixedWorld:
             case TextRequest(prompt=prompt, max_tokens=emits):
                 return tuple(expected_tokens(prompt, Draw(0, 0, Sampling()), emits or 0, 997))
             case EmbedRequest(inputs=inputs):
-                return {index: expected_vector(tokens) for index, tokens in enumerate(inputs)}
+                return {index: expected_vector(input) for index, input in enumerate(inputs)}
             case ImageRequest(prompt=prompt, seed=seed, updates=updates):
                 return expected_pixels(prompt, seed, updates)
         raise AssertionError(id)

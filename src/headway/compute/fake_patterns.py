@@ -6,6 +6,7 @@ of all that made it: an update that is left out, done twice, or done to another'
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
@@ -28,9 +29,12 @@ from headway.core.plan import (
 )
 
 
-def expected_vector(tokens: Sequence[int], values: int = 4) -> bytes:
-    """The `values` fp32 values that the fake encoder must give for an input, whatever else is in the step."""
-    return b"".join(_hash(i, *tokens)[:4] for i in range(values))
+def expected_vector(input: Evaluate, values: int = 4) -> bytes:
+    """The vectors of `values` values each that the fake encoder must give for an input, whatever else is in the
+    step: integers that fp32 holds exactly."""
+    place = (input.second, *(number for pool in input.pools for number in pool), input.raw)
+    digests = (_hash(row, i, *place, *input.tokens) for row in range(input.rows) for i in range(values))
+    return b"".join(struct.pack("<f", int.from_bytes(digest[:2], "little")) for digest in digests)
 
 
 def expected_pixels(tokens: Sequence[int], seed: int, updates: int) -> bytes:
@@ -67,7 +71,7 @@ class FakeEncoder:
     def _evaluate(self, item: Item) -> ItemResult:
         if not isinstance(item, Evaluate) or len(item.tokens) > self.facts.max_context:
             raise InvariantError(f"an encoder of {self.facts.max_context} positions was given {item}")
-        return Vector(expected_vector(item.tokens, self._values))
+        return Vector(expected_vector(item, self._values))
 
 
 class FakeDiffusion:

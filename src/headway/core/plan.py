@@ -125,9 +125,24 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """A whole input of a bidirectional encoder, all its positions at once; nothing of it is kept."""
+    """A whole input of a bidirectional encoder, all its positions at once; nothing of it is kept.
+
+    tokens   with the special tokens that the model wants around them
+    second   where the second text of a pair begins (token type 1 from there on); 0: there is none
+    pools    ranges of positions, (start, end) each, that are pooled into one vector each (late chunking); empty: all
+             of them into one
+    raw      no pooling: one vector for each position
+    """
 
     tokens: tuple[int, ...]
+    second: int = 0
+    pools: tuple[tuple[int, int], ...] = ()
+    raw: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many vectors come of it."""
+        return len(self.tokens) if self.raw else len(self.pools) or 1
 
     @property
     def cost(self) -> int:
@@ -198,7 +213,8 @@ class SpanResult:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """What came of an `Evaluate`: fp32 values, little-endian."""
+    """What came of an `Evaluate`: its vectors one after another (`Evaluate.rows`), fp32 values, little-endian. What a
+    cross-encoder makes of a pair is a vector of one value, its score."""
 
     values: bytes
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from headway.core.errors import IllegalMove, InvalidRequest
-from headway.core.plan import Grammar, Sampling, TokenLogprob
+from headway.core.plan import Evaluate, Grammar, Sampling, TokenLogprob
 from headway.core.verdict import Input, Verdict, Wait
 
 Pattern: TypeAlias = Literal["text", "embed", "image"]
@@ -121,7 +121,7 @@ class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
 class EmbedRequest(NewRequest, frozen=True, kw_only=True, tag="embed"):
     """Inputs to be evaluated, each once and whole: a text has one, a long one may be cut into several windows."""
 
-    inputs: tuple[tuple[int, ...], ...]
+    inputs: tuple[Evaluate, ...]
 
 
 class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
@@ -133,7 +133,7 @@ class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
-    """The vector of input `index` of request `id`: fp32 values, little-endian."""
+    """The vectors of input `index` of request `id`, as in `plan.Vector`."""
 
     id: str
     index: int

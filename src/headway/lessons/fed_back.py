@@ -130,7 +130,7 @@ def image() -> Turns:
 
 def embedding() -> Turns:
     """One vector for all tokens of a text, at once."""
-    new = EmbedRequest(id="embed", inputs=(tuple(prompt(PROMPT)),))
+    new = EmbedRequest(id="embed", inputs=(Evaluate(tuple(prompt(PROMPT))),))
     return run(FakeEncoder(values=VALUES), embed_model, new)
 
 

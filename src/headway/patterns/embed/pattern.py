@@ -27,7 +27,7 @@ class Quote:
 class EmbedProgress:
     """`done[i]` says whether `inputs[i]` was evaluated."""
 
-    inputs: tuple[tuple[int, ...], ...]
+    inputs: tuple[Evaluate, ...]
     done: list[bool]
 
     def left(self) -> list[int]:
@@ -47,17 +47,17 @@ class EmbedPattern:
     # -- before it is queued ---------------------------------------------------------------------------------
 
     def check(self, new: EmbedRequest) -> None:
-        if not new.inputs or not all(new.inputs):
+        if not new.inputs or not all(each.tokens for each in new.inputs):
             raise InvalidRequest("input", "the input is empty; at least one token is needed")
-        least = min(min(tokens) for tokens in new.inputs)
-        most = max(max(tokens) for tokens in new.inputs)
+        least = min(min(each.tokens) for each in new.inputs)
+        most = max(max(each.tokens) for each in new.inputs)
         if not 0 <= least <= most < self._facts.vocab:
             message = f"token ids must be from 0 to {self._facts.vocab - 1}; input has {least} to {most}"
             raise InvalidRequest("input", message)
 
     def worst(self, new: EmbedRequest) -> Worst:
         """An encoder of 512 positions takes 512: no place is needed for what follows."""
-        return Worst(seats=1, context=max(map(len, new.inputs)), space=0)
+        return Worst(seats=1, context=max(each.cost for each in new.inputs), space=0)
 
     def begin(self, new: EmbedRequest, context: int) -> EmbedProgress:
         return EmbedProgress(new.inputs, [False] * len(new.inputs))
@@ -92,7 +92,7 @@ class EmbedPattern:
 
     def works(self, request: Request) -> list[Work]:
         progress: EmbedProgress = request.progress
-        return [Work(index, len(progress.inputs[index]), whole=True) for index in progress.left()]
+        return [Work(index, progress.inputs[index].cost, whole=True) for index in progress.left()]
 
     def index(self, part: int) -> int:
         return part
@@ -108,7 +108,7 @@ class EmbedPattern:
     def entry(self, request: Request, work: Work, cost: int, extra: Extra) -> Entry:
         progress: EmbedProgress = request.progress
         member = Member(request.id, work.part, 0, cost, 0, "evaluate")
-        return Entry(request, work.part, Evaluate(progress.inputs[work.part]), member)
+        return Entry(request, work.part, progress.inputs[work.part], member)
 
     def plan(self, step: int, entries: Iterable[Entry]) -> StepPlan:
         return StepPlan(step, tuple(entry.item for entry in entries))
