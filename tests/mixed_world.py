@@ -84,9 +84,7 @@ class MixedWorld:
         return self.add(TextRequest(id=id, model=model, prompt=tokens, max_tokens=emits))
 
     def embed(self, id: str, *lengths: int) -> Request:
-        inputs = tuple(
-            Evaluate(tuple((sum(map(ord, id)) + i) % 997 for i in range(length))) for length in lengths
-        )
+        inputs = tuple(Evaluate(tuple((sum(map(ord, id)) + i) % 997 for i in range(length))) for length in lengths)
         return self.add(EmbedRequest(id=id, model="embed", inputs=inputs))
 
     def image(self, id: str, updates: int, **fields: object) -> Request:
