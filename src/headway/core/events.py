@@ -28,7 +28,8 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
-    """A replica is ready: what it has to give, and in words what computes there (`kernels`)."""
+    """A replica is ready: what it has to give to requests of one model and its `pattern`, and in words what computes
+    there (`kernels`)."""
 
     model: str
     blocks: int
@@ -39,6 +40,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     threads: int
     weights: str
     kernels: dict[str, str] = {}
+    pattern: str = "text"
 
 
 class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
@@ -135,6 +137,10 @@ class Levels(msgspec.Struct, frozen=True):
     free: int
     seats_used: int
     evictions: int
+
+    @property
+    def total(self) -> int:
+        return self.live + self.reusable + self.free
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
