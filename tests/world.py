@@ -23,7 +23,7 @@ from headway.patterns.text.ports import Drafters, no_drafts
 from headway.story.reduce.reducer import Story
 
 
-def as_json(view: msgspec.Struct) -> Any:
+def as_json(view: msgspec.Struct | list[msgspec.Struct]) -> Any:
     """What a client reads of a view."""
     return msgspec.json.decode(msgspec.json.encode(view))
 

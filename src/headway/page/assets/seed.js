@@ -18,12 +18,12 @@ export async function adopt(server, tape, told) {
 function recordOf(view, tape) {
   const over = ENDS.has(view.stage);
   const now = over ? LONG_AGO_NS : tape.story.at;
-  const record = new Record(view.id, view.pattern, now - view.elapsed_ms * 1e6);
+  const record = new Record(view.id, view.pattern, now - view.elapsed_ms * 1e6, view.model);
   const intervals = view.intervals.map(({ name, on = null, rule = null, ms }) => ({ name, on, rule, ns: ms * 1e6 }));
   const open = over ? null : intervals.pop();
   Object.assign(record, {
     stage: view.stage, verdict: view.verdict, preemptions: view.preemptions, preemptedFor: view.preempted_for,
-    priority: view.priority,
+    priority: view.priority, parts: view.parts ?? [],
     maxTokens: view.max_tokens, firstReused: view.prefix.reused, miss: view.prefix.miss, intervals,
     reason: view.reason ?? null, message: view.message ?? null, dropped: view.dropped ?? null,
     order: [view.priority, 0], sequences: view.sequences.map(sequenceOf),
