@@ -220,7 +220,7 @@ def test_words_are_told_for_records_alone_to_who_has_the_key(smollm2: ModelFiles
         question["rows"][0]["from_a_later_version"] = 1
         assert server.http.post("/page/words", json=question).status_code == 401
         told = server.http.post("/page/words", json=question, headers=headers).json()
-        assert told == {"rows": ["So it is"], "chosen": ["r failed after 2.0 ms: so it is."]}
+        assert told == {"rows": ["Failed: so it is"], "chosen": ["r failed after 2.0 ms: so it is."]}
         for body, status in ((b"[]", 400), (b'{"rows": [{"id": "r"}]}', 400), (b" " * (1 << 20) + b"[]", 413)):
             assert server.http.post("/page/words", content=body, headers=headers).status_code == status
 
@@ -298,8 +298,8 @@ def test_a_recorded_page_has_the_servers_words_for_every_moment(browser: Browser
                 continue
             page.locator("#scrub").fill(str(number))
             for record in (*story.live.values(), *list(story.ended.values())[-30:]):
-                expect(row(page, record.id).locator(".verdict")).to_have_text(_line(story, record, event.at))
-            expect(page.locator("#why p")).to_have_text(tell(request_view(story, story.record("b"), event.at)))
+                expect(row(page, record.id).locator(".verdict")).to_have_text(_line(story, record, event.at + 1))
+            expect(page.locator("#why p")).to_have_text(tell(request_view(story, story.record("b"), event.at + 1)))
 
 
 def _line(story: Story, record: Any, at: int) -> str:

@@ -62,7 +62,8 @@ def screen(view: BoardView, width: int, height: int, where: str, note: str) -> l
     """Lines, at most `height` of at most `width` cells. `where` names the source, `note` says how it is followed.
     Several models are shown apart, each by its name; one alone needs none."""
     width = max(width, _LEAST_WIDTH)
-    models = [line for model in view.models for line in _apart(model, view.models, width)]
+    spoken = 2 if height >= _ROOMY_HEIGHT else 1  # lines of each model
+    models = [line for model in view.models for line in _apart(model, view.models, width)[:spoken]]
     if len(view.models) < 2:
         models = [_space(view, width), _label("seats") + _seats(view.seats, view.stages, _bar_width(width))]
     room = Room.of(height, len(models))
@@ -124,7 +125,7 @@ def _apart(model: ModelShown, models: Sequence[ModelShown], width: int) -> tuple
     longest = min(_LONGEST_NAME, max(len(each.model) for each in models))
     name = Text(model.model, style="bold")
     name.truncate(longest, overflow="ellipsis", pad=True)
-    bars = max(8, min(40, width - longest - 52))
+    bars = max(8, min(40, width - longest - 60))
     second = _seats(model.seats, model.stages, bars, model.passed)
     return (
         Text.assemble(name, (f" {model.pattern:<6}", "cyan")) + _pool(model, bars),
@@ -173,7 +174,7 @@ def _seats(seats: SeatsShown, stages: Stages, bars: int, passed: int = 0) -> Tex
     waits = [f"{number} for {AWAITED[on]}" for on, number in stages.waiting.items() if number]
     waiting = f"  waiting {sum(stages.waiting.values()):,}" + (f": {', '.join(waits)}" if waits else "")
     if passed:
-        waiting += f"  {passed:,} wait for another model's step"
+        waiting += f"  {passed:,} for another model's step"
     if seats.total is None:
         return Text(f"{seats.used} used") + waiting
     parts = [(seats.used, "█", "green"), (max(0, seats.total - seats.used), "·", "dim")]

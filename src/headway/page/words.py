@@ -49,7 +49,8 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 def recorded(events: Iterable[AnyEvent], *, delivers: bool) -> Recorded:
-    """The words of everyone alive, as of each event. `delivers` as in `Story`."""
+    """The words of everyone alive just after each event, so that what an event begins is named. `delivers` as in
+    `Story`."""
     story = Story(remembered=1 << 20, delivers=delivers)
     places: dict[str, int] = {}
     lives: dict[str, list[Since]] = {}
@@ -57,7 +58,7 @@ def recorded(events: Iterable[AnyEvent], *, delivers: bool) -> Recorded:
         story.fold(event)
         about: str = getattr(event, "id", "")  # only an event about a request itself ends it
         ended = [story.ended[about]] if about in story.ended and about not in story.live else []
-        for view in request_views(story, [*story.live.values(), *ended], event.at):
+        for view in request_views(story, [*story.live.values(), *ended], event.at + 1):
             first, *rest = (places.setdefault(text, len(places)) for text in (line(view), *tell(view)))
             told = lives.setdefault(view.id, [])
             if not told or told[-1][1:] != (first, tuple(rest)):

@@ -7,7 +7,9 @@ import { prepare } from "page/tip.js";
 
 const LARGEST = 42;
 const SMALLEST = 3;
+// Kept free below a map: for the blocks that somebody lacks.
 const GHOST_ROWS = 2;
+const GHOST_ROWS_OF_SEVERAL = 1;
 const TITLE = 22;
 const BYTES_BAR = 18;
 const BETWEEN = 12;
@@ -38,13 +40,16 @@ export class BlocksView {
     const titles = (titled ? models.length : 0) * TITLE;
     const taken = titles + others * BYTES_BAR + (models.length - 1) * BETWEEN;
     const each = Math.max(40, Math.floor((height - taken) / Math.max(1, mapped.length)));
+    const ghostRows = mapped.length > 1 ? GHOST_ROWS_OF_SEVERAL : GHOST_ROWS;
     let top = 0;
     for (const model of models) {
       if (titled) top = this._title(context, model, story, steps, top);
       if (model.mapped) {
         const own = focus?.model === model.name;
-        this._map(context, model, { top, width, height: each, focus: own ? focus : null, wait: own ? wait : null });
-        top += each;
+        const shape = fit(model.pool.total, width, each, ghostRows);
+        this._maps.push({ model, top, shape });
+        this._map(context, model, top, own ? focus : null, own ? wait : null);
+        top += shape.height;
       } else if (model.levels.live + model.levels.free > 0) {
         this._bytes(context, model, top, width);
         top += BYTES_BAR;
@@ -54,9 +59,8 @@ export class BlocksView {
     this._tell(models, focus, wait);
   }
 
-  _map(context, model, { top, width, height, focus, wait }) {
+  _map(context, model, top, focus, wait) {
     const { pool } = model;
-    this._maps.push({ model, top, shape: fit(pool.total, width, height) });
     const lit = wait ? new Set(wait.holders.map((holder) => holder.id)) : null;
     let unseen = unknown(model);
     context.save();
@@ -137,9 +141,9 @@ export class BlocksView {
   }
 
   _ghosts(context, total, wait) {
-    const { columns, step, size, left } = this._maps.at(-1).shape;
+    const { columns, step, size, left, ghostRows } = this._maps.at(-1).shape;
     const first = Math.ceil(total / columns) * columns;
-    const room = columns * GHOST_ROWS;
+    const room = columns * ghostRows;
     context.strokeStyle = this._theme.space;
     context.lineWidth = size >= 12 ? 1.5 : 1;
     context.setLineDash(size >= 8 ? [3, 2] : []);
@@ -246,14 +250,14 @@ function through(model, story, steps) {
 }
 
 // The largest cells with which the pool fits, and below it the ghosts with their number.
-function fit(total, width, height) {
+function fit(total, width, height, ghostRows) {
   for (let step = LARGEST; ; step -= 1) {
     const left = step >= 7 && total ? 34 : 0;
     const most = Math.max(1, Math.floor((width - left) / step));
     const columns = most >= 10 ? most - (most % 10) : most;
-    const rows = Math.ceil(total / columns) + GHOST_ROWS;
-    if (step <= SMALLEST || rows * step + 24 <= height) {
-      return { columns, step, left, size: step - (step >= 14 ? 3 : step >= 8 ? 2 : step >= 4 ? 1 : 0.5) };
+    const taken = (Math.ceil(total / columns) + ghostRows) * step + 24;
+    if (step <= SMALLEST || taken <= height) {
+      return { columns, step, left, ghostRows, height: taken, size: step - (step >= 14 ? 3 : step >= 8 ? 2 : step >= 4 ? 1 : 0.5) };
     }
   }
 }

@@ -1,6 +1,6 @@
 // The line at the top: which model, how full the pool, how many seats, how fast; and where in time the page stands.
 import { setText } from "page/ribbon.js";
-import { duration } from "page/numbers.js";
+import { amount, duration } from "page/numbers.js";
 
 const RATE_OVER_NS = 2e9;
 const TIERS_EVERY_MS = 2000;
@@ -53,7 +53,8 @@ export class Header {
     const $ = this._$;
     const models = [...story.models.values()];
     setText($("model"), this._title ?? (this.models.map(({ id }) => id).join(", ") || "…"));
-    setText($("levels"), this._levels(models));
+    setText($("levels"), levels(models));
+    $("levels").parentElement.hidden = models.length > 0 && !$("levels").textContent;
     setText($("seats"), models.map((model) => this._seats(model, models.length > 1)).join(" · ") || "0");
     setText($("rate"), this._rate(now).toFixed(1));
     this._time(story, now);
@@ -64,15 +65,6 @@ export class Header {
   // The model that texts are sent to.
   get text() {
     return this.models.find(({ headway }) => (headway?.pattern ?? "text") === "text")?.id ?? this.models[0]?.id;
-  }
-
-  _levels(models) {
-    const mapped = models.filter((model) => model.mapped);
-    if (models.length > 1) {
-      return mapped.map(({ name, pool, levels }) => `${name} ${levels.live} of ${pool.total}`).join(" · ");
-    }
-    const { live, reusable, free } = mapped[0]?.levels ?? { live: 0, reusable: 0, free: 0 };
-    return `${live} live · ${reusable} reusable · ${free} free`;
   }
 
   _seats({ name, facts, levels: { seats_used: used } }, several) {
@@ -126,4 +118,17 @@ export class Header {
     })));
     if (tiers.length) setTimeout(() => this._tiers().catch((error) => this.say(error.message)), TIERS_EVERY_MS);
   }
+}
+
+// What is live in each pool; a model without one is left out.
+function levels(models) {
+  if (models.length < 2 && (models[0]?.mapped ?? true)) {
+    const { live, reusable, free } = models[0]?.levels ?? { live: 0, reusable: 0, free: 0 };
+    return `${live} live · ${reusable} reusable · ${free} free`;
+  }
+  const pools = models.map(({ name, pattern, levels: { live, reusable, free } }) => {
+    const unit = pattern === "image" ? "bytes" : "blocks";
+    return { name, live: amount(live, unit), total: live + reusable + free && amount(live + reusable + free, unit) };
+  });
+  return pools.filter(({ total }) => total).map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
 }

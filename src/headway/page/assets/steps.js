@@ -104,7 +104,7 @@ export class StepsView {
       if (own) {
         context.fillStyle = theme.ink;
         context.globalAlpha = 0.42;
-        const high = Math.max(LOWEST, own * scale);
+        const high = Math.min(height, Math.max(LOWEST, own * scale));
         context.fillRect(from, bottom - high, width, high);
         context.globalAlpha = 1;
       }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from headway.core.miss import Miss
-from headway.core.request import Stage
+from headway.core.request import ENDS, Stage
 from headway.core.verdict import Go, Never, On, Wait
 from headway.story.tell.views import RequestView, StandingWait
 
@@ -43,7 +43,7 @@ def line(view: RequestView) -> str:
     """How it is, in one line without its id: a wait in full, else as `brief`."""
     wait = _standing(view)
     if wait is None:
-        words = brief(view)
+        words = f"{view.stage}: {brief(view)}" if view.stage in ENDS else brief(view)
         return words[:1].upper() + words[1:]
     ahead = f" {wait.ahead} ahead." if wait.rule == "order" and wait.ahead else ""
     return f"Waiting for {AWAITED[wait.on]}: {shortage(wait)}{ahead}"

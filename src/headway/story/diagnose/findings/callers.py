@@ -120,12 +120,13 @@ def before_the_replica(seen: Observations) -> Finding | None:
     lags = [r.sent_at - r.received_at for r in seen.requests.values() if r.sent_at is not None]
     if len(lags) < FEW or sum(lags) < SHARE * seen.lives_ns():
         return None
-    prompts = [r.arrived.prompt for r in seen.requests.values() if r.arrived]
+    prompts = [r.arrived.prompt for r in seen.requests.values() if r.arrived and r.arrived.prompt]
+    sized = f", for prompts of {middle(prompts)} positions (median)" if prompts else ""
     return Finding(
         "before_the_replica",
         sum(lags) / 1e9,
         f"{len(lags)} requests took {duration(sum(lags))} together, the median {duration(middle(lags))}, from their "
-        f"headers to the replica, for prompts of {middle(prompts)} positions (median).",
+        f"headers to the replica{sized}.",
         "look at how callers send: their bodies are received and turned into tokens in that time (a prompt of token "
         "ids needs no turning)",
         "No option of the steps would help: the replica did not know of these requests yet.",

@@ -23,20 +23,23 @@ _Slow: TypeAlias = tuple[Gap, StepSeen, int]
 
 
 def step_budget(seen: Observations) -> Finding | None:
-    """Prompts waited for what a step may spend. More of it helps only by what a step costs beside its positions."""
-    full = [step for step in seen.done if step.prefill and step.positions >= step.budget]
+    """Prompts, or whole inputs, waited for what a step may spend. More of it helps only by what a step costs beside
+    its positions."""
+    full = [step for step in seen.done if (step.prefill or step.evaluated) and step.positions >= step.budget]
     cost_ns = sum(step.owned_ns * (step.waiting * (step.head == "budget") + step.stalled) for step in full)
     if len(full) < FEW or not worth(seen, cost_ns):
         return None
     budget = full[-1].budget
     stretched = max((known.chunks for known in seen.requests.values()), default=0)
+    whole = any(step.evaluated for step in full)
     says = (
-        f"{count(len(full), 'step')} spent all {budget} positions of their budget while prompts waited for more, "
-        f"{duration(cost_ns)} together; one prompt took {count(stretched, 'step')}."
+        f"{count(len(full), 'step')} spent all {budget} positions of their budget while "
+        f"{'inputs' if whole else 'prompts'} waited for more, {duration(cost_ns)} together"
+        + ("." if whole else f"; one prompt took {count(stretched, 'step')}.")
     )
     evidence: dict[str, Any] = {"full_steps": len(full), "step_tokens": budget, "most_chunks": stretched}
     line = cost_line(seen.done)
-    warning = "Gaps between tokens grow with the steps that hold a prompt."
+    warning = "" if whole else "Gaps between tokens grow with the steps that hold a prompt."
     if line is not None:
         saved = line.fixed_ns / 2 / line.of(budget)
         evidence |= {"fixed_ms": line.fixed_ns / 1e6, "position_ms": line.position_ns / 1e6}
@@ -52,7 +55,7 @@ def step_budget(seen: Observations) -> Finding | None:
                 evidence=evidence,
             )
         cost_ns = round(cost_ns * saved)
-        warning = (
+        warning = warning and (
             f"It costs gaps between tokens: beside a prompt up to {duration(line.of(2 * budget))} instead of "
             f"{duration(line.of(budget))}."
         )
