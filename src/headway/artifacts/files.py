@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headway.core.errors import ArtifactError
+from headway.core.request import Pattern
 
 
 class Tensors(Protocol):
@@ -55,6 +56,11 @@ class ModelFiles:
     eos_ids: tuple[int, ...]
     special: dict[str, str]
     source: str
+
+    @property
+    def pattern(self) -> Pattern:
+        """What its requests repeat, by the architecture that its config names."""
+        return "text"
 
 
 def check_id(model: str, key: str, id: Any, vocab: int | None) -> None:

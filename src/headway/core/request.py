@@ -90,6 +90,11 @@ class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     prompt_logprobs: int | None = None
     draft: int | None = None
 
+    @property
+    def positions(self) -> int:
+        """Positions that are to be evaluated before anything leaves."""
+        return len(self.prompt)
+
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for a prompt or a number that is invalid for a model of `vocab` tokens."""
         if not self.prompt:
@@ -122,6 +127,11 @@ class EmbedRequest(NewRequest, frozen=True, kw_only=True, tag="embed"):
     """Inputs to be evaluated, each once and whole: a text has one, a long one may be cut into several windows."""
 
     inputs: tuple[Evaluate, ...]
+
+    @property
+    def positions(self) -> int:
+        """Positions that are to be evaluated."""
+        return sum(each.cost for each in self.inputs)
 
 
 class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):

@@ -147,6 +147,8 @@ class EmbedPattern:
         self.space.check({})
 
 
-def embed_model(executor: Executor, options: EngineOptions | None = None, *, name: str = "") -> ServedModel:
+def embed_model(
+    executor: Executor, options: EngineOptions | None = None, *, name: str = "", weight: float = 1.0
+) -> ServedModel:
     """An encoder as an engine serves it."""
-    return ServedModel(executor, EmbedPattern(executor), options, name=name)
+    return ServedModel(executor, EmbedPattern(executor), options, name=name, weight=weight)
