@@ -152,12 +152,15 @@ class Answer:
 
     async def _collect(self) -> End:
         """Take everything; the last end, or the first that is not good."""
-        for left in range(len(self._parts), 0, -1):
-            while isinstance(item := await self._queue.get(), Emission):
+        ends = 0
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, Emission):
                 self._take(item)
-            if left == 1 or item.stage is not Stage.FINISHED:
-                break
-        return item
+                continue
+            ends += 1
+            if ends == len(self._parts) or item.stage is not Stage.FINISHED:
+                return item
 
     async def _settled(self) -> bool:
         for part in self._parts.values():
