@@ -319,9 +319,10 @@ class Front:
 
     def _advance(self, event: ev.AnyEvent) -> None:
         """What an exchange waits for beside its answer: its request is queued, or admitted."""
-        queued = isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None)
-        if queued and (inbox := self._inboxes.get(event.id)):
-            inbox.settled.set()
+        if isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None):
+            inbox = self._inboxes.get(event.id)
+            if inbox:
+                inbox.settled.set()
         if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)) and inbox.claim:
             inbox.claim.release()
 

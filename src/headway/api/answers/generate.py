@@ -156,13 +156,16 @@ class Answer:
 
     async def _collect(self) -> End:
         """Take everything; the last end, or the first that is not good."""
-        for left in range(len(self._parts), 0, -1):
-            while isinstance(item := await self._queue.get(), Emission):
+        ends = 0
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, Emission):
                 self._take(item)
+                continue
             assert isinstance(item, End), "a text model sends tokens"
-            if left == 1 or item.stage is not Stage.FINISHED:
+            ends += 1
+            if ends == len(self._parts) or item.stage is not Stage.FINISHED:
                 return item
-        raise AssertionError("an exchange has at least one request")
 
     async def _settled(self) -> bool:
         for part in self._parts.values():
