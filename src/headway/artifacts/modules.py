@@ -82,7 +82,8 @@ def _stages(name: str, folder: Path, listed: Any) -> Modules:
         last = kind.rpartition(".")[2]
         if not kind.startswith("sentence_transformers.") or last not in _ORDER:
             raise UnsupportedModel(name, f"the module {kind} (modules.json)")
-        if done and _ORDER.index(last) < _ORDER.index(done[-1]) or (last in done and last != "Dense"):
+        before = _ORDER.index(done[-1]) if done else -1
+        if _ORDER.index(last) < before + (last != "Dense"):
             raise UnsupportedModel(name, f"the module {kind} after {done[-1]} (modules.json)")
         done.append(last)
         where = _below(name, folder, path)

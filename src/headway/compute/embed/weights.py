@@ -1,7 +1,8 @@
 """From a model's files to the encoder's tensors.
 
 *Canonical* tensors: products that read the same input are fused (rows of q, k and v; rows of gate and up), all in
-fp32. They are not kept in a file of their own: safetensors are mapped as they are, and what is fused is packed at once.
+fp32. They are not kept in a file of their own: safetensors are mapped as they are, and what is fused is packed at
+once.
 """
 
 from __future__ import annotations

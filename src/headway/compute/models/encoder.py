@@ -145,8 +145,8 @@ def matrices(spec: EncoderSpec, tensors: Tensors) -> dict[str, tuple[torch.Tenso
 
 def relative_buckets(longest: int, buckets: int, furthest: int = 128) -> torch.Tensor:
     """Which bucket each distance (key - query) from -(longest - 1) to longest - 1 has: half of them for each
-    direction, the nearer distances one by one, the others on a logarithmic scale up to `furthest` (Raffel et al. 2020,
-    "T5"; MPNet uses the same)."""
+    direction, the nearer distances one by one, the others on a logarithmic scale up to `furthest` (Raffel et al.
+    2020, "T5"; MPNet uses the same)."""
     distance = torch.arange(1 - longest, longest)
     half = buckets // 2
     near = half // 2
