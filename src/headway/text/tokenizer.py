@@ -33,6 +33,10 @@ class Tokenizer:
             self._rules = Rules.from_file(str(files.tokenizer))
         except Exception as error:  # the library raises bare Exception
             raise UnsupportedModel(files.name, f"a tokenizer.json of another kind ({error})") from error
+        self._modules = files.modules
+        if files.modules is not None:  # lengths are the server's affair: what is cut off is said
+            self._rules.no_truncation()
+            self._rules.no_padding()
         self._name = files.name
         self._begin = (files.bos_id,) if files.bos_id is not None else ()
         self._add_bos = files.add_bos
@@ -58,6 +62,20 @@ class Tokenizer:
             return [*begin, *self._rules.encode(text, add_special_tokens=False).ids]
         (encoding,) = self._rules.encode_batch_fast([text], add_special_tokens=False)
         return [*begin, *encoding.ids]
+
+    def encode_with_special(self, text: str, pair: str | None = None) -> tuple[list[int], int]:
+        """An encoder's input: the text's token ids, or those of `text` and `pair`, with the special tokens that the
+        model wants around them, however many there are; and where the second text begins (0: there is none, or the
+        model tells the two apart by special tokens alone)."""
+        texts = [text] if pair is None else [text, pair]
+        if self._modules is not None and self._modules.lowercase:
+            texts = [each.lower() for each in texts]
+        if sum(map(len, texts)) < _LONG_CHARACTERS:
+            encoding = self._rules.encode(*texts)
+        else:
+            (encoding,) = self._rules.encode_batch([texts[0] if pair is None else tuple(texts)])
+        second = encoding.type_ids
+        return encoding.ids, second.index(1) if pair is not None and 1 in second else 0
 
     def fewest_tokens(self, text: str) -> int:
         """No encoding of `text` has fewer tokens: known from its length alone, without tokenising it. 0 if this
