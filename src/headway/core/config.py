@@ -17,6 +17,7 @@ from headway.core.errors import ConfigError
 from headway.core.options import (
     OptionsT,
     Origins,
+    decimal,
     file_name,
     flag,
     key,
@@ -183,6 +184,13 @@ class ServeOptions:
         low=1,
     )
     max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
+    max_slowdown: float = option(
+        2.0,
+        "how far steps of other models may stretch the gap between a model's tokens: 2 doubles it at most",
+        decimal,
+        low=1,
+        high=1000,
+    )
     draft: str = option(
         "none",
         "guess the next tokens from what was said before, and verify them in the same step: ngram:K, K at a time",

@@ -33,6 +33,7 @@ _ORIGIN = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>(\*\.)?[a-z0-9._-]+|\*|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}|\*))?"
 )
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 #: Numbers travel as 64 bits, and become clock readings in nanoseconds on their way.
 _MOST, _MOST_DIGITS = (1 << 31) - 1, 40
 
@@ -84,6 +85,13 @@ def whole(text: str) -> int:
     if len(text) > _MOST_DIGITS or abs(number := int(text)) > _MOST:
         raise ValueError(f"{text} is more than any option can be; the most is {_MOST}")
     return number
+
+
+def decimal(text: str) -> float:
+    """Parse a number like 2 or 1.5."""
+    if not _DECIMAL.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a number like 2 or 1.5")
+    return float(text)
 
 
 def key(text: str) -> str:
@@ -284,7 +292,7 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
         if not isinstance(raw, str | int | float):
             shown = "what was given" if spec.secret else f"{raw!r}"
             raise ValueError("is an empty list; leave it away" if raw == [] else f"{shown} is not one value")
-        if not isinstance(raw, str) and spec.parse not in (whole, switch):
+        if not isinstance(raw, str) and spec.parse not in (whole, decimal, switch):
             shown = "the key" if spec.secret else str(raw).lower()
             raise ValueError(f"{shown} must be text, in quotes")
         if raw == "" and not spec.secret:

@@ -39,6 +39,7 @@ class EmbedPattern:
     cut: each of its positions is evaluated with a view of all others."""
 
     cost_unit: Unit = "positions"
+    paced = False
 
     def __init__(self, executor: Executor) -> None:
         self.space = BytePool(0)
