@@ -12,9 +12,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headway.artifacts import modules, revision
-from headway.artifacts.files import DenseStage, ModelFiles, check_id
+from headway.artifacts.files import DenseStage, ModelFiles, Modules, Tensors, check_id
 from headway.artifacts.jsonfile import optional, required
 from headway.artifacts.location import Location
+from headway.artifacts.onnx import OnnxTensors
 from headway.artifacts.revision import ContentDigest
 from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
@@ -27,7 +28,7 @@ def load(name: str, place: Location) -> ModelFiles:
     """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
     a missing file, ArtifactError for a damaged one."""
     folder = place.path
-    config = required(folder / "config.json")
+    config = required(folder / "config.json") if place.config is None else place.config
     if "quantization_config" in config:
         raise UnsupportedModel(name, "the quantised weights that its config.json describes (quantization_config)")
     if not (folder / "tokenizer.json").is_file():
@@ -36,10 +37,8 @@ def load(name: str, place: Location) -> ModelFiles:
             "convert them with the transformers library"
         )
     tokenizer_config = optional(folder / "tokenizer_config.json")
-    around = modules.read(name, folder, config, tokenizer_config)
-    shards = dict.fromkeys(_shards(name, folder), "")
-    shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
-    tensors = FolderTensors(name, shards)
+    around = place.modules or modules.read(name, folder, config, tokenizer_config)
+    shards, tensors = _weights(name, folder, around)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = _special(tokenizer_config, optional(folder / "special_tokens_map.json"))
     bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
@@ -48,7 +47,7 @@ def load(name: str, place: Location) -> ModelFiles:
         check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
         name=name,
-        revision=revision.of_identity(place.identity) if place.identity else revision.of_files(list(shards)),
+        revision=revision.of_identity(place.identity) if place.identity else revision.of_files(shards),
         config=config,
         tensors=tensors,
         weights_bytes=sum(shard.stat().st_size for shard in shards),
@@ -61,6 +60,16 @@ def load(name: str, place: Location) -> ModelFiles:
         source=place.source or str(folder),
         modules=around,
     )
+
+
+def _weights(name: str, folder: Path, around: Modules | None) -> tuple[list[Path], Tensors]:
+    """The files that hold weights, and their tensors. Of ONNX files only encoders' are read."""
+    onnx = folder / "model.onnx"
+    if around is not None and onnx.is_file() and not any(folder.glob("*.safetensors*")):
+        return [onnx], OnnxTensors(name, onnx)
+    shards = dict.fromkeys(_shards(name, folder), "")
+    shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
+    return list(shards), FolderTensors(name, shards)
 
 
 def _shards(name: str, folder: Path) -> list[Path]:
