@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from headway.core.plan import StepPlan, StepResult
 
@@ -15,6 +15,9 @@ class ModelFacts:
     block_bytes   state of one block, all layers together
     eos_ids       tokens that end an answer
     kernels       what runs the matrix products and attention, in words (probed at load)
+    output        what leaves it: tokens, vectors of `vector` values, a score (a vector of one value), or pixels
+    graph         its stages in order, and how often each runs for one input: `encode ×1`, `pool ×1`
+    normalized    vectors leave with length 1
     """
 
     name: str
@@ -28,6 +31,10 @@ class ModelFacts:
     block_bytes: int
     eos_ids: tuple[int, ...] = ()
     kernels: dict[str, str] = field(default_factory=dict)
+    vector: int = 0
+    output: Literal["tokens", "vector", "score", "pixels"] = "tokens"
+    graph: tuple[str, ...] = ()
+    normalized: bool = False
 
 
 class Executor(Protocol):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.compute.executor import Executor
 from headway.core.errors import ConfigError, InvariantError
 from headway.core.events import Levels
+from headway.core.request import Request
 from headway.core.verdict import Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
-from headway.policy.order import ORDERS
+from headway.policy.order import ORDERS, shorter_first
 from headway.policy.turns import Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
 
@@ -33,7 +35,8 @@ class EngineOptions:
 
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, and
-    `device_ns` what it had of it."""
+    `device_ns` what it had of it. With `size` (what all of a request costs) smaller requests go first, within
+    --max-bypass."""
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class ServedModel:
         *,
         name: str = "",
         weight: float = 1.0,
+        size: Callable[[Request], int] | None = None,
     ) -> None:
         self.name = name or executor.facts.name
         self.executor = executor
@@ -50,7 +54,10 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
-        self.queues = Queues(ORDERS[self.options.policy])
+        order = ORDERS[self.options.policy]
+        if size is not None:
+            order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
+        self.queues = Queues(order)
 
     @property
     def share(self) -> Share:
