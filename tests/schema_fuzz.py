@@ -21,8 +21,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from fake_server import VOCABULARY, FakeServer, fake_serving
+from headway.api.bodies.fields import RANGES
 from headway.api.bodies.formats import Formats
-from headway.api.bodies.generation import RANGES, UNSUPPORTED, ChatBody, CompletionBody
+from headway.api.bodies.generation import UNSUPPORTED, ChatBody, CompletionBody
 from headway.api.openapi import OPERATIONS, document
 from headway.artifacts.files import ModelFiles
 from headway.front.exchange import Exchanges

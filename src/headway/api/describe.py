@@ -7,11 +7,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from headway.api.bodies.fields import RANGES
 from headway.api.bodies.generation import (
     BIAS,
     DEFAULT_COMPLETION_TOKENS,
     MOST_STOPS,
-    RANGES,
     TOKEN_ID,
     ChatBody,
     CompletionBody,
