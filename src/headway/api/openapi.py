@@ -128,11 +128,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 async def openapi(request: Request) -> Response:
     """The document, for this server."""
     guard: Guard = request.app.state.guard
-    return JSONResponse(document(request.app.state.front.served_name, needs_key=guard.needs_key))
+    return JSONResponse(document(next(iter(request.app.state.front.models)), needs_key=guard.needs_key))
 
 
 def document(model: str, *, needs_key: bool) -> Json:
-    """OpenAPI 3.1 for a server of `model`; with `needs_key` it names the key that most paths want."""
+    """OpenAPI 3.1 for a server whose first model is `model`; with `needs_key` it names the key for most paths."""
     paths: Json = {}
     for (method, path), operation in OPERATIONS.items():
         paths.setdefault(path, {})[method.lower()] = _operation(path, operation, needs_key)

@@ -61,11 +61,12 @@ def load(name: str, place: Location) -> ModelFiles:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelNotFound(f"{path.parent} lacks {path.name}") from error
     except ValueError as error:
         raise ArtifactError(f"{path} is not JSON: {error}") from error
+    return value
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def _shards(name: str, folder: Path) -> list[Path]:
 
 def _text(token: Any) -> str | None:
     """A token in these files is a string, or an object that holds one, or null."""
-    return token["content"] if isinstance(token, dict) else token
+    text: str | None = token["content"] if isinstance(token, dict) else token
+    return text
 
 
 def _special(*sources: dict[str, Any]) -> dict[str, str]:

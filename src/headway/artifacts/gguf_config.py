@@ -150,4 +150,5 @@ def llama3_divisors(scaling: dict[str, Any], theta: float, head_dim: int) -> np.
     wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = (scaling["original_max_position_embeddings"] / wavelengths - low) / (high - low)
     smooth = np.clip(smooth, 0.0, 1.0)
-    return 1.0 / ((1.0 - smooth) / scaling["factor"] + smooth)
+    divisors: np.ndarray = 1.0 / ((1.0 - smooth) / scaling["factor"] + smooth)
+    return divisors

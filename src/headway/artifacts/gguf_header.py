@@ -59,7 +59,7 @@ def read_header(path: Path) -> Header:
     cut off or damaged."""
     try:
         data = np.memmap(path, dtype=np.uint8, mode="r")
-        return _Cursor(path, memoryview(data)).header()
+        return _Cursor(path, data.data).header()
     except (
         struct.error,
         IndexError,
@@ -111,7 +111,9 @@ class _Cursor:
         return part
 
     def _unpack(self, layout: str) -> int:
-        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+        number: int
+        (number,) = struct.unpack(layout, self._take(struct.calcsize(layout)))
+        return number
 
     def _string(self) -> str:
         return str(self._take(self._unpack("<Q")), "utf-8")

@@ -94,8 +94,8 @@ def _chunk(options: ClientOptions, data: str) -> dict[str, Any]:
     if not isinstance(chunk, dict):
         raise NotHeadway(options.url, f"streams something else ({data[:80]})")
     if "error" in chunk:
-        error = chunk["error"]
-        raise HeadwayError(str(error.get("message", error) if isinstance(error, dict) else error))
+        said = chunk["error"]
+        raise HeadwayError(str(said.get("message", said) if isinstance(said, dict) else said))
     return chunk
 
 

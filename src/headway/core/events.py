@@ -28,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
-    """A replica is ready: what it has to give, and in words what computes there (`kernels`)."""
+    """A model of a replica is ready: what it has to give, and in words what computes there (`kernels`)."""
 
     model: str
     blocks: int
@@ -39,6 +39,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     threads: int
     weights: str
     kernels: dict[str, str] = {}
+    pattern: str = "text"
 
 
 class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):

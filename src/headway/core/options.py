@@ -258,12 +258,18 @@ def _from_file(cls: type, file: str) -> _Given:
     for key, value in table.items():
         name = key.replace("_", "-")
         if name not in known:
-            raise ConfigError("--config", f"{file} has the key {key!r}, which is no option{_close(name, known)}")
+            raise ConfigError("--config", f"{file} has the key {key!r}, which is no option{close_match(name, known)}")
         given[known[name]] = (value, Path(file).name)
     return given
 
 
-def _close(word: str, known: Iterable[str]) -> str:
+def parse_one(cls: type, name: str, text: str, origin: str) -> Any:
+    """The value of one option of `cls`, checked against its limits. Raises ConfigError, which names `origin`."""
+    return _parse(name, specs(cls)[name], text, origin)
+
+
+def close_match(word: str, known: Iterable[str]) -> str:
+    """What a message adds to a word that is not known: "; did you mean …?", or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -293,7 +299,7 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
 
 def _check_limits(spec: Spec, value: Any) -> None:
     if spec.choices and value not in spec.choices:
-        raise ValueError(f"{value!r} is not one of {', '.join(spec.choices)}" + _close(value, spec.choices))
+        raise ValueError(f"{value!r} is not one of {', '.join(spec.choices)}" + close_match(value, spec.choices))
     if spec.low is not None and value < spec.low:
         raise ValueError(f"needs at least {spec.low}, got {value}")
     if spec.high is not None and value > spec.high:

@@ -97,6 +97,7 @@ class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
 
     @property
     def positions(self) -> int:
+        """Positions that are to be evaluated before anything leaves."""
         return len(self.prompt)
 
     def check(self, vocab: int) -> None:
@@ -134,6 +135,7 @@ class EmbedRequest(NewRequest, frozen=True, kw_only=True, tag="embed"):
 
     @property
     def positions(self) -> int:
+        """Positions that are to be evaluated."""
         return sum(each.cost for each in self.inputs)
 
 

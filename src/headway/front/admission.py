@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from headway.core.errors import InvalidRequest
 from headway.front.exchange import Exchange
+from headway.front.models import FrontModel
 from headway.front.quota import Shortfall
 from headway.front.refusals import Refusal
 from headway.front.state import Front
@@ -24,12 +25,12 @@ def refuse_when_full(front: Front, requests: int = 1) -> None:
         raise _later(front, f"{front.waiting} requests wait{more} and --max-waiting is {limit}")
 
 
-def claim_place(front: Front, current: Exchange, bounds: Sequence[int]) -> None:
+def claim_place(front: Front, model: FrontModel, current: Exchange, bounds: Sequence[int]) -> None:
     """Claim room for a prompt of at most so many positions for each of `bounds`, for as long as the exchange has not
     submitted them. Raises Refusal (429) when there is none now."""
     refuse_when_full(front, len(bounds))
-    assert front.ready is not None
-    context = front.ready.max_context  # a prompt beyond it is refused, so it never waits
+    assert model.ready is not None
+    context = model.ready.max_context  # a prompt beyond it is refused, so it never waits
     claim = front.quota.claim(sum(min(bound, context) for bound in bounds), len(bounds))
     if isinstance(claim, Shortfall):
         front.turn_away("queue")

@@ -94,7 +94,11 @@ class Connection(H11Protocol):
 
     def _make_room(self) -> None:
         """There is one connection too many: the one that was silent for longest ends, or else this one."""
-        silent = [other for other in self.connections if other is not self and getattr(other, "silent", False)]
+        silent = [
+            other
+            for other in self.connections
+            if isinstance(other, Connection) and other is not self and other.silent
+        ]
         if silent:
             min(silent, key=lambda other: other.silent_since).timeout_keep_alive_handler()
         else:

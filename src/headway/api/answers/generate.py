@@ -20,8 +20,9 @@ from headway.core.plan import TokenLogprob
 from headway.core.request import Emission, Stage, TextRequest
 from headway.core.verdict import Never
 from headway.front.exchange import Exchange
+from headway.front.models import FrontTextModel
 from headway.front.refusals import Refusal, cancelled
-from headway.front.state import End, Front, Inbox
+from headway.front.state import Arriving, End, Front, Inbox
 from headway.story.reduce.record import Record
 from headway.story.tell.explain import timing
 from headway.text.answer import AnswerText
@@ -53,6 +54,7 @@ class Answer:
     def __init__(
         self,
         front: Front,
+        model: FrontTextModel,
         shape: Shape,
         news: Sequence[TextRequest],
         echoes: Sequence[str | None],
@@ -63,8 +65,9 @@ class Answer:
         self._grammar_field = grammar_field
         self._wanted = {new.id: each for new, each in zip(news, wanted, strict=True)}
         self._front = front
+        self._model = model
         self._shape = shape
-        self._queue: asyncio.Queue[Emission | End] = asyncio.Queue()
+        self._queue: asyncio.Queue[Arriving] = asyncio.Queue()
         self._parts: dict[str, Part] = {}
         for new, echo in zip(news, echoes, strict=True):
             inbox = front.submit(new, exchange.received_at, exchange.claim, self._queue)
@@ -112,6 +115,7 @@ class Answer:
                     return
                 open_parts -= 1
                 continue
+            assert isinstance(item, Emission), "a text model sends tokens"
             open_choices -= item.finish is not None
             emitted += len(item.tokens)
             rows = self._take(item)
@@ -129,7 +133,7 @@ class Answer:
                 yield _json.encode(last)
         yield b"[DONE]"
 
-    async def _next(self) -> Emission | End | None:
+    async def _next(self) -> Arriving | None:
         """None when nothing comes for so long that whoever passes the stream on might think it dead."""
         try:
             async with asyncio.timeout(self._front.limits.comment_seconds):
@@ -152,12 +156,16 @@ class Answer:
 
     async def _collect(self) -> End:
         """Take everything; the last end, or the first that is not good."""
-        for left in range(len(self._parts), 0, -1):
-            while isinstance(item := await self._queue.get(), Emission):
+        ends = 0
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, Emission):
                 self._take(item)
-            if left == 1 or item.stage is not Stage.FINISHED:
-                break
-        return item
+                continue
+            assert isinstance(item, End), "a text model sends tokens"
+            ends += 1
+            if ends == len(self._parts) or item.stage is not Stage.FINISHED:
+                return item
 
     async def _settled(self) -> bool:
         for part in self._parts.values():
@@ -174,7 +182,7 @@ class Answer:
         choice = self._shape.choice_of(part.first + emission.index)
         text, told = "", [(one.token, one) for one in emission.logprobs]
         if emission.index not in part.texts:
-            part.texts[emission.index] = self._front.answer_texts(
+            part.texts[emission.index] = self._model.answer_texts(
                 new.stop, new.min_tokens, self._shape.shown, keep_stop=self._shape.keeps_stop
             )
             choice.scores = part.scores
@@ -213,8 +221,8 @@ class Answer:
             raise rejected
         record = self._front.story.record(end.id)
         if isinstance(record.verdict, Never):
-            assert self._front.ready is not None
-            return never(record.verdict, self._wanted[end.id], self._front.ready.block_tokens)
+            assert self._model.ready is not None
+            return never(record.verdict, self._wanted[end.id], self._model.ready.block_tokens)
         if end.stage is Stage.CANCELLED:
             return cancelled(record.reason, self._front.limits.max_seconds)
         if record.reason == GRAMMAR:

@@ -23,7 +23,7 @@ IGNORED = (
 IGNORED_NAMES = r"(safety|prompt_cache)_[a-z0-9_]{1,64}"
 
 _OFF = (False,)
-_EMPTY = ([],)
+_EMPTY: tuple[Any, ...] = ([],)
 _NOTHING: tuple[Any, ...] = ()
 
 OPENAI: dict[str, tuple[Any, ...]] = {

@@ -150,9 +150,11 @@ class EmbedPattern:
         self.space.check({})
 
 
-def embed_model(executor: Executor, options: EngineOptions | None = None, *, name: str = "") -> ServedModel:
+def embed_model(
+    executor: Executor, options: EngineOptions | None = None, *, name: str = "", weight: float = 1.0
+) -> ServedModel:
     """An encoder as an engine serves it: of its inputs the shorter go first (`policy/order.py`)."""
-    return ServedModel(executor, EmbedPattern(executor), options, name=name, size=_size)
+    return ServedModel(executor, EmbedPattern(executor), options, name=name, weight=weight, size=_size)
 
 
 def _size(request: Request) -> int:

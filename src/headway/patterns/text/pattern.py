@@ -189,10 +189,11 @@ def text_model(
     drafters: Drafters = no_drafts,
     watcher: Watcher = no_watcher,
     name: str = "",
+    weight: float = 1.0,
 ) -> ServedModel:
     """A text model as an engine serves it: `executor` computes, `memory` holds its state."""
     pattern = TextPattern(executor, memory, drafters=drafters, watcher=watcher)
-    return ServedModel(executor, pattern, options, name=name)
+    return ServedModel(executor, pattern, options, name=name, weight=weight)
 
 
 def _sequences(request: Request) -> list[Sequence]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.artifacts.files import ModelFiles
-from headway.core.errors import InvalidRequest, TemplateBound, UnsupportedModel
+from headway.core.errors import InvalidRequest, InvariantError, TemplateBound, UnsupportedModel
 from headway.text.bounded import Bounds
-from headway.text.chat.outcomes import Crossed, Names, Rendered, Unreadable
+from headway.text.chat.outcomes import Crossed, Names, Rendered, Stumbled, Unreadable
 from headway.text.chat.renderers import Renderers
 
 #: As long as a body may be, unless `--max-body` says otherwise.
@@ -69,9 +69,11 @@ class ChatTemplate:
         match outcome:
             case Rendered(text=text):
                 return text
+            case Stumbled(message=message) | Unreadable(message=message):
+                raise InvalidRequest("messages", f"the chat template refused them: {message}")
             case Crossed(bound=bound):
                 raise TemplateBound("messages", f"the chat template of {self.name} {self._crossed(bound, bounds)}")
-        raise InvalidRequest("messages", f"the chat template refused them: {outcome.message}")
+        raise InvariantError(f"asked to render, the process answered with {type(outcome).__name__}")
 
     def close(self) -> None:
         """End the processes."""
@@ -84,7 +86,9 @@ class ChatTemplate:
                 return outcome
             case Unreadable(message=message):
                 raise UnsupportedModel(self.name, f"a chat template that Jinja cannot parse ({message})")
-        raise UnsupportedModel(self.name, f"a chat template that {self._crossed(outcome.bound, bounds)}")
+            case Crossed(bound=bound):
+                raise UnsupportedModel(self.name, f"a chat template that {self._crossed(bound, bounds)}")
+        raise InvariantError(f"asked for names, the process answered with {type(outcome).__name__}")
 
     def _crossed(self, bound: str, bounds: Bounds) -> str:
         return {
