@@ -12,6 +12,7 @@ from tokenizers import decoders, models
 
 from headway.artifacts.files import ModelFiles
 from headway.core.errors import UnsupportedModel
+from headway.text.frame import Frame
 
 #: From this length on a text is encoded as a batch of one: only then does the library let go of the interpreter, so
 #: that other threads go on (a megabyte takes a second). For short texts that costs more than it gives.
@@ -42,6 +43,11 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
         self._byte_level = isinstance(self._rules.decoder, decoders.ByteLevel)
 
+    @cached_property
+    def frame(self) -> Frame:
+        """The special tokens around a text. Raises UnsupportedModel for a tokenizer that does more than that."""
+        return Frame.of(self._rules, self._name)
+
     @property
     def vocabulary(self) -> int:
         """The number of tokens, added ones included."""
@@ -58,6 +64,16 @@ class Tokenizer:
             return [*begin, *self._rules.encode(text, add_special_tokens=False).ids]
         (encoding,) = self._rules.encode_batch_fast([text], add_special_tokens=False)
         return [*begin, *encoding.ids]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The own tokens of each text, without a begin token. The library lets go of the interpreter meanwhile, and
+        uses several cores."""
+        return [each.ids for each in self._rules.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """For each of the text's own tokens, which characters it stands for: (start, end)."""
+        (encoding,) = self._rules.encode_batch([text], add_special_tokens=False)
+        return list(encoding.offsets)
 
     def fewest_tokens(self, text: str) -> int:
         """No encoding of `text` has fewer tokens: known from its length alone, without tokenising it. 0 if this

@@ -47,7 +47,7 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def inputs(self) -> tuple[list[Given], bool]:
         """Each input, and whether there is a list of them. Raises InvalidRequest for an empty one, by its place."""
         listed = isinstance(self.input, list) and not (self.input and all(type(id) is int for id in self.input))
-        given: list[Given] = self.input if listed else [self.input]  # type: ignore[assignment, list-item]
+        given: list[Given] = self.input if listed else [self.input]  # type: ignore[assignment]
         if not given:
             raise InvalidRequest("input", "input is an empty list; at least one text is needed")
         for i, item in enumerate(given):
