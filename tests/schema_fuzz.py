@@ -102,11 +102,7 @@ def _served() -> dict[str, Any]:
 def _serve_encoders(schemas: dict[str, Any]) -> None:
     letters = {"type": "string", "minLength": 1, "maxLength": 12, "pattern": "^[a-z ]+$"}
     ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 50}, "minItems": 1, "maxItems": 9}
-    given = [
-        letters,
-        ids,
-        *({"type": "array", "items": each, "minItems": 1, "maxItems": 3} for each in (letters, ids)),
-    ]
+    lists = [{"type": "array", "items": each, "minItems": 1, "maxItems": 3} for each in (letters, ids)]
     kept = {
         "EmbeddingsBody": ("model", "dimensions", "encoding_format", "normalize", "priority", "deadline_ms", "user"),
         "RerankBody": ("model", "top_n", "return_documents", "max_tokens_per_doc", "priority", "metadata"),
@@ -115,7 +111,7 @@ def _serve_encoders(schemas: dict[str, Any]) -> None:
         body = schemas[name]
         body["properties"] = {field: body["properties"][field] for field in fields}
     schemas["EmbeddingsBody"]["properties"] |= {
-        "input": {"anyOf": given},
+        "input": {"anyOf": [letters, ids, *lists]},
         "dimensions": {"type": "integer", "minimum": 1, "maximum": 8},
         "long_input": {"enum": ["error", "truncate", "split"]},
     }
@@ -252,10 +248,8 @@ def test_good_and_bad_was_sent_to_everything(statuses: Counter[tuple[str, int]])
         refused = [status for (where, status), _ in statuses.items() if where == path and status >= 400]
         assert refused, path
     for path in {path for _, path in OPERATIONS} - {"/v1/events", "/v1/models/{name}"}:
-        assert statuses[path, 200] > (100 if path in GENERATING else 10 if path in EVALUATING else 0), (
-            path,
-            statuses,
-        )
+        least = 100 if path in GENERATING else 10 if path in EVALUATING else 0
+        assert statuses[path, 200] > least, (path, statuses)
 
 
 def test_nothing_is_left_of_all_that(server: FakeServer) -> None:
