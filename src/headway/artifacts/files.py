@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from headway.core.errors import ArtifactError
+from headway.core.request import Pattern
 
 
 class Tensors(Protocol):
@@ -96,7 +97,7 @@ class ModelFiles:
     modules: Modules | None = None
 
     @property
-    def pattern(self) -> Literal["text", "embed"]:
+    def pattern(self) -> Pattern:
         """What repeats: an encoder's inputs are evaluated once."""
         return "text" if self.modules is None else "embed"
 

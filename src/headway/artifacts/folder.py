@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from headway.artifacts import revision
-from headway.artifacts.files import ModelFiles, check_id
+from headway.artifacts import modules, revision
+from headway.artifacts.files import DenseStage, ModelFiles, check_id
+from headway.artifacts.jsonfile import optional, required
 from headway.artifacts.location import Location
 from headway.artifacts.revision import ContentDigest
 from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
@@ -26,7 +27,7 @@ def load(name: str, place: Location) -> ModelFiles:
     """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
     a missing file, ArtifactError for a damaged one."""
     folder = place.path
-    config = _json(folder / "config.json")
+    config = required(folder / "config.json")
     if "quantization_config" in config:
         raise UnsupportedModel(name, "the quantised weights that its config.json describes (quantization_config)")
     if not (folder / "tokenizer.json").is_file():
@@ -34,18 +35,20 @@ def load(name: str, place: Location) -> ModelFiles:
             f"tokenizer.json not found in {folder}; other files (tokenizer.model, vocab.json) are not read, "
             "convert them with the transformers library"
         )
-    shards = _shards(name, folder)
+    tokenizer_config = optional(folder / "tokenizer_config.json")
+    around = modules.read(name, folder, config, tokenizer_config)
+    shards = dict.fromkeys(_shards(name, folder), "")
+    shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
     tensors = FolderTensors(name, shards)
-    tokenizer_config = _optional_json(folder / "tokenizer_config.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    special = _special(tokenizer_config, _optional_json(folder / "special_tokens_map.json"))
+    special = _special(tokenizer_config, optional(folder / "special_tokens_map.json"))
     bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
-    eos_ids = _eos_ids(config, _optional_json(folder / "generation_config.json"), tokenizer, special)
-    for id in eos_ids:
+    eos_ids = _eos_ids(config, optional(folder / "generation_config.json"), tokenizer, special)
+    for id in eos_ids if around is None else ():
         check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
         name=name,
-        revision=revision.of_identity(place.identity) if place.identity else revision.of_files(shards),
+        revision=revision.of_identity(place.identity) if place.identity else revision.of_files(list(shards)),
         config=config,
         tensors=tensors,
         weights_bytes=sum(shard.stat().st_size for shard in shards),
@@ -56,21 +59,8 @@ def load(name: str, place: Location) -> ModelFiles:
         eos_ids=eos_ids,
         special=special,
         source=place.source or str(folder),
+        modules=around,
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelNotFound(f"{path.parent} lacks {path.name}") from error
-    except ValueError as error:
-        raise ArtifactError(f"{path} is not JSON: {error}") from error
-    return value
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return _json(path) if path.exists() else {}
 
 
 def _shards(name: str, folder: Path) -> list[Path]:
@@ -78,7 +68,7 @@ def _shards(name: str, folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     single = folder / "model.safetensors"
     if index.exists():
-        shards = [folder / shard for shard in dict.fromkeys(_json(index)["weight_map"].values())]
+        shards = [folder / shard for shard in dict.fromkeys(required(index)["weight_map"].values())]
     else:
         shards = [single] if single.exists() else []
     for shard in shards:
@@ -91,6 +81,13 @@ def _shards(name: str, folder: Path) -> list[Path]:
         raise ModelNotFound(f"{folder} holds no weights (model.safetensors, or its index and shards)")
     kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read"
     raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
+
+
+def _dense_file(name: str, folder: Path, stage: DenseStage) -> Path:
+    file = folder / stage.folder / "model.safetensors"
+    if not file.is_file():
+        raise ModelNotFound(f"{name}: {stage.folder} holds no model.safetensors; pickled weights are not read")
+    return file
 
 
 def _text(token: Any) -> str | None:
@@ -141,30 +138,33 @@ class FolderTensors:
     """The weights of safetensors files, one memory map per file. Raises UnsupportedModel for a format that is not
     read, ArtifactError for a file that is cut off."""
 
-    def __init__(self, name: str, shards: list[Path]) -> None:
-        self._name = name
+    def __init__(self, name: str, shards: dict[Path, str]) -> None:
+        """`shards`: files, and what their tensors' names begin with here."""
+        self._name, self._prefixes = name, shards
         self._headers = {shard: self._header(shard) for shard in shards}
 
     def names(self) -> list[str]:
-        return [name for header in self._headers.values() for name in header]
+        return [self._prefixes[shard] + name for shard, header in self._headers.items() for name in header]
 
     def read(self) -> Iterator[tuple[str, np.ndarray]]:
         """Every tensor once, as float32. Those stored so are views of the file, not copies; writing to one
         leaves the file as it is."""
         for shard, header in self._headers.items():
-            data = np.memmap(shard, np.uint8, "c")
+            data, prefix = np.memmap(shard, np.uint8, "c"), self._prefixes[shard]
             for name, entry in header.items():
                 start, end = entry["data_offsets"]
                 kind = entry["dtype"]
                 values = data[start:end].view(_DTYPES[kind]).reshape(entry["shape"])
-                yield name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
+                yield prefix + name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
 
     def digest(self) -> str:
         content = ContentDigest()
         for shard, header in self._headers.items():
             data = np.memmap(shard, np.uint8, "r")
             for name, entry in header.items():
-                content.add(name, entry["shape"], entry["dtype"], data[slice(*entry["data_offsets"])])
+                content.add(
+                    self._prefixes[shard] + name, entry["shape"], entry["dtype"], data[slice(*entry["data_offsets"])]
+                )
         return content.text()
 
     def _header(self, shard: Path) -> dict[str, Any]:

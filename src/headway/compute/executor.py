@@ -15,8 +15,9 @@ class ModelFacts:
     block_bytes   state of one block, all layers together
     eos_ids       tokens that end an answer
     kernels       what runs the matrix products and attention, in words (probed at load)
-    output        what leaves it: tokens, vectors of `vector` values, a score (a vector of one value), or pixels
-    graph         its stages in order, and how often each runs for one input: `encode ×1`, `pool ×1`
+    vector        values of one vector; 1 for a cross-encoder's score, 0 for a model that makes neither
+    output        what a caller can use of it
+    graph         the model's work on one input, stage by stage
     normalized    vectors leave with length 1
     """
 

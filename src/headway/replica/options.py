@@ -86,7 +86,7 @@ def _divided(total: Memory, choices: Sequence[ModelChoice], patterns: Mapping[st
         given[choice.name] = _part(whole, choice, parts)
     asked = sum(memory.bytes or 0 for memory in given.values())
     if asked > available:
-        what = total if sharing and not total.auto else Memory(bytes=asked)
+        what = total if len(sharing) == len(keeping) else Memory(bytes=asked)
         raise ConfigError("--memory", f"{what} is more than the {available >> 20}MiB that are free")
     return given
 

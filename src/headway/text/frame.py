@@ -15,12 +15,14 @@ _PROBE = "a"
 
 @dataclass(frozen=True)
 class Frame:
-    """`before` text `after`; `before` text `between` text `after_second` for a pair, where a model takes pairs."""
+    """`before` text `after`; `before` text `between` text `after_second` for a pair. `typed` says that the model is
+    told by token types, too, where the second text begins."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
     between: tuple[int, ...]
     after_second: tuple[int, ...]
+    typed: bool = True
 
     @classmethod
     def of(cls, rules: Rules, name: str) -> Frame:
@@ -28,11 +30,12 @@ class Frame:
         just put tokens around texts."""
         plain = rules.encode(_PROBE, add_special_tokens=False).ids
         before, after = _around(plain, rules.encode(_PROBE).ids, name)
-        head, rest = _around(plain, rules.encode(_PROBE, _PROBE).ids, name)
+        both = rules.encode(_PROBE, _PROBE)
+        head, rest = _around(plain, both.ids, name)
         if head != before:
             raise UnsupportedModel(name, "other special tokens before the first text of a pair than before a text")
         between, end = _around(plain, list(rest), name)
-        return cls(before, after, between, end)
+        return cls(before, after, between, end, 1 in both.type_ids)
 
     @property
     def around(self) -> int:
@@ -47,9 +50,9 @@ class Frame:
         return (*self.before, *text, *self.after)
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """The tokens of a pair, and where its second text begins."""
+        """The tokens of a pair, and where its second text begins; 0 where special tokens alone say so."""
         begin = (*self.before, *first, *self.between)
-        return (*begin, *second, *self.after_second), len(begin)
+        return (*begin, *second, *self.after_second), len(begin) if self.typed else 0
 
 
 def _around(plain: list[int], framed: list[int], name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
