@@ -64,6 +64,11 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     deadline_ms: float | None = None
 
+    @property
+    def positions(self) -> int:
+        """Positions of all that it brings to be evaluated."""
+        raise NotImplementedError
+
 
 class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     """A prompt that is to be continued.
@@ -140,6 +145,10 @@ class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
     prompt: tuple[int, ...]
     updates: int
     seed: int = 0
+
+    @property
+    def positions(self) -> int:
+        return len(self.prompt)
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):

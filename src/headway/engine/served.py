@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.compute.executor import Executor
 from headway.core.errors import ConfigError, InvariantError
 from headway.core.events import Levels
+from headway.core.request import Request
 from headway.core.verdict import Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
-from headway.policy.order import ORDERS
+from headway.policy.order import ORDERS, shorter_first
 from headway.policy.turns import Pace, Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
 
@@ -37,7 +39,8 @@ class EngineOptions:
 
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
-    what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy."""
+    what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. With
+    `size` (what all of a request costs) smaller requests go first, within --max-bypass."""
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class ServedModel:
         *,
         name: str = "",
         weight: float = 1.0,
+        size: Callable[[Request], int] | None = None,
     ) -> None:
         self.name = name or executor.facts.name
         self.executor = executor
@@ -56,7 +60,10 @@ class ServedModel:
         self.device_ns = 0
         self.stopped_at: int | None = None
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost
-        self.queues = Queues(ORDERS[self.options.policy])
+        order = ORDERS[self.options.policy]
+        if size is not None:
+            order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
+        self.queues = Queues(order)
 
     @property
     def share(self) -> Share:

@@ -20,7 +20,7 @@ from headway.core.request import AnyEmission, Embedded, EmbedRequest, Emission, 
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
 from headway.front.limits import ServeLimits
-from headway.front.models import FrontModel, FrontTextModel, front_model
+from headway.front.models import FrontEncoder, FrontModel, FrontTextModel, front_model
 from headway.front.quota import Claim, WaitingQuota
 from headway.front.refusals import Refusal
 from headway.replica.link import Link
@@ -43,6 +43,11 @@ _ABILITIES = {
     "text": "it continues prompts (/v1/chat/completions, /v1/completions)",
     "embed": "it evaluates an input once (/v1/embeddings, /v1/rerank)",
     "image": "it makes images (/v1/images/generations)",
+}
+
+_MAKES = {
+    "vector": "it is a bi-encoder, which makes a vector of each text (/v1/embeddings)",
+    "score": "it is a cross-encoder, which scores a query beside a document (/v1/rerank)",
 }
 
 State = Literal["loading", "ready", "draining", "failed"]
@@ -139,6 +144,20 @@ class Front:
             400, f"{name} does not generate text: {_ABILITIES[model.pattern]}", code="wrong_pattern", param="model"
         )
 
+    def encoder(self, name: str, output: Literal["vector", "score"]) -> FrontEncoder:
+        """A model that makes that of an input. Raises Refusal: 404 when it is not served, 400 when it makes something
+        else, with the models that do."""
+        model = self.model(name)
+        if isinstance(model, FrontEncoder) and model.output == output:
+            return model
+        does = _MAKES[model.output] if isinstance(model, FrontEncoder) else _ABILITIES[model.pattern]
+        others = [each.name for each in self.models.values() if isinstance(each, FrontEncoder)]
+        others = [each for each in others if self.models[each].output == output]
+        instead = f"; {' and '.join(others)} {'do' if len(others) > 1 else 'does'}" if others else ""
+        what = {"vector": "embeddings", "score": "relevance scores"}[output]
+        text = f"{name} makes no {what}: {does}{instead}"
+        raise Refusal(400, text, code="wrong_pattern", param="model")
+
     # -- requests --------------------------------------------------------------------------------------------
 
     def new_id(self, method: str) -> str:
@@ -167,9 +186,11 @@ class Front:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
         model = self.models[new.model]
-        self._fold(ev.Received(at=received_at, id=new.id, model=model.name, sent_at=self.clock.now_ns()))
-        if self._log_prompts and isinstance(new, TextRequest):
-            text = model.tokenizer.decode(new.prompt, skip_special=False)
+        sent_at = self.clock.now_ns()
+        self._fold(ev.Received(at=received_at, id=new.id, pattern=model.pattern, model=model.name, sent_at=sent_at))
+        if self._log_prompts:
+            texts = (new.prompt,) if isinstance(new, TextRequest) else (each.tokens for each in new.inputs)
+            text = "\n".join(model.tokenizer.decode(each, skip_special=False) for each in texts)
             self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
         if len(self._inboxes) == 1:
             self._moved_at = time.monotonic()
@@ -180,8 +201,8 @@ class Front:
         """Tell the story of a request that could not be served even alone, and was not sent to the replica to learn
         it. Raises DuplicateRequest for an id that is alive."""
         self.check_free(request_id)
-        now = self.clock.now_ns()
-        self._fold(ev.Received(at=received_at, id=request_id, model=model, sent_at=now))
+        now, pattern = self.clock.now_ns(), self.models[model].pattern
+        self._fold(ev.Received(at=received_at, id=request_id, pattern=pattern, model=model, sent_at=now))
         self._fold(ev.Refused(at=now, id=request_id, model=model, reason=verdict.rule, verdict=verdict))
 
     def turn_away(self, reason: str, model: str | None = None) -> None:
