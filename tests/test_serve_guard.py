@@ -243,7 +243,7 @@ def test_a_server_that_every_page_may_use_says_so_at_start() -> None:
         ask = ("serve", "--port", str(taken.getsockname()[1]), "--allow-origin")
         warned, quiet = headway(*ask, "*"), headway(*ask, "http://localhost:*", HEADWAY_API_KEY=KEY)
         keyed = headway(*ask, "*", HEADWAY_API_KEY=KEY)
-    assert "Warning: with --allow-origin * every web page may use this server" in warned.stderr
+    assert "Warning: --allow-origin * lets every web page use this server" in warned.stderr
     assert "without a key" in warned.stderr and "Warning" not in quiet.stderr
     assert "Warning" in keyed.stderr and "without a key" not in keyed.stderr
 

@@ -252,6 +252,6 @@ def test_sampled_answers_logprobs_and_penalties_do_not_depend_on_drafts(server: 
 
 def test_a_draft_that_means_nothing_is_refused(client: OpenAI) -> None:
     for draft in ("ngram:0", "ngram:17", "ngram", "eagle:3", ""):
-        with pytest.raises(openai.BadRequestError, match=r"neither none nor ngram:K, K from 1 to 16") as caught:
+        with pytest.raises(openai.BadRequestError, match=r"must be none, or ngram:K with K from 1 to 16") as caught:
             client.completions.create(model=MODEL, prompt=PROMPT, extra_body={"draft": draft})
         assert caught.value.param == "draft"

@@ -23,7 +23,7 @@ def start_panel(
         "revision": facts.revision,
         "weights": f"{size(facts.weights_bytes)} in {facts.weights_format}, held once for all requests",
         "pool": f"{ready.blocks:,} blocks of {ready.block_tokens} positions, "
-        f"{size(ready.blocks * facts.block_bytes)}, state in {facts.state_format}",
+        f"{size(ready.blocks * facts.block_bytes)}, state (KV cache) in {facts.state_format}",
         "seats": f"{ready.seats} sequences",
         "step budget": f"{ready.step_tokens} positions",
         "context": f"{ready.max_context:,} positions",
