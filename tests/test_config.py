@@ -207,9 +207,9 @@ def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: p
     help = " ".join(capsys.readouterr().out.split())
     assert "--seats N maximum number of active sequences; vLLM's max_num_seqs (default 64)" in help
     assert "(default fcfs) [not implemented yet: deadline, fair]" in help
-    assert "--disk-tier PATH folder for blocks that leave the pool [not implemented yet]" in help
+    assert "--disk-tier PATH folder for blocks offloaded from the pool [not implemented yet]" in help
     assert (
-        "--event-log PATH file that every event is appended to; an event log that is there becomes PATH.1 --" in help
+        "--event-log PATH file that every event is appended to; an existing event log is renamed to PATH.1 --" in help
     )
     assert "may call the server (CORS), like https://example.com, http://localhost:* or" in help
 

