@@ -30,7 +30,7 @@ def load(name: str, place: Location) -> ModelFiles:
     folder = place.path
     config = required(folder / "config.json") if place.config is None else place.config
     if "quantization_config" in config:
-        raise UnsupportedModel(name, "the quantised weights that its config.json describes (quantization_config)")
+        raise UnsupportedModel(name, "quantised weights (quantization_config in config.json)")
     if not (folder / "tokenizer.json").is_file():
         raise ModelNotFound(
             f"tokenizer.json not found in {folder}; other files (tokenizer.model, vocab.json) are not read, "
@@ -82,12 +82,12 @@ def _shards(name: str, folder: Path) -> list[Path]:
         shards = [single] if single.exists() else []
     for shard in shards:
         if not shard.is_file() or shard.parent != folder:
-            raise ModelNotFound(f"{index} names {shard.name}, which is not in the folder")
+            raise ModelNotFound(f"{index} lists {shard.name}, which is not in the folder")
     if shards:
         return shards
     other = [path for suffix in ("*.bin", "*.pt", "*.pth", "*.onnx") for path in sorted(folder.rglob(suffix))]
     if not other:
-        raise ModelNotFound(f"{folder} holds no weights (model.safetensors, or its index and shards)")
+        raise ModelNotFound(f"{folder} has no weights (model.safetensors, or its index and shards)")
     kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read"
     raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
 
@@ -185,7 +185,7 @@ class FolderTensors:
             size = int.from_bytes(file.read(8), "little")
             file_bytes = shard.stat().st_size
             if 8 + size > file_bytes:
-                raise ArtifactError(f"{shard} is not a whole safetensors file")
+                raise ArtifactError(f"{shard} is not a complete safetensors file")
             header = json.loads(file.read(size))
         header.pop("__metadata__", None)
         for name, entry in header.items():
@@ -194,7 +194,7 @@ class FolderTensors:
             start, end = (8 + size + offset for offset in entry["data_offsets"])
             values_bytes = math.prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize
             if end > file_bytes or end - start != values_bytes:
-                raise ArtifactError(f"{shard} is cut off or damaged at {name}")
+                raise ArtifactError(f"{shard} is truncated or damaged at {name}")
             entry["data_offsets"] = (start, end)
         return dict(sorted(header.items(), key=lambda item: item[1]["data_offsets"]))
 

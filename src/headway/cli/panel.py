@@ -46,8 +46,8 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
     }
     if model.blocks:
         rows["pool"] = (
-            f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, state in "
-            f"{facts.state_format}"
+            f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, "
+            f"state (KV cache) in {facts.state_format}"
         )
         rows["seats"] = f"{model.seats} sequences"
     return rows | {"step budget": f"{model.step_tokens} positions", "context": f"{model.max_context:,} positions"}
