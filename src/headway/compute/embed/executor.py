@@ -21,7 +21,7 @@ from headway.compute.models.encoder_spec import EncoderSpec
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
 
-FORMATS = ("fp32", "bf16")
+FORMATS = ("fp32", "bf16", "int8")
 
 
 def choose_weights(weights: str) -> str:
@@ -29,7 +29,7 @@ def choose_weights(weights: str) -> str:
     if weights == "auto":
         return "fp32"
     if weights not in FORMATS:
-        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {' or '.join(FORMATS)}")
+        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {', '.join(FORMATS)}")
     return weights
 
 
