@@ -11,6 +11,7 @@ import torch
 
 from headway.artifacts.files import ModelFiles, Modules
 from headway.compute.embed.pooling import Scores, Vectors, check_stages
+from headway.compute.embed.smoothing import smoothed
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
@@ -79,6 +80,8 @@ class EncoderExecutor:
         with torch.inference_mode():
             weights = choose_weights(weights)
             tensors = load_tensors(spec, files)
+            if weights == "int8":
+                tensors = smoothed(spec, tensors)
             products = Products(probe_kernel(weights), matrices(spec, tensors))
             encoder = Encoder(spec, tensors, products)
             stages = (
