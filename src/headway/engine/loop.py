@@ -171,6 +171,7 @@ class Engine:
         planner = Planner(model, self.steps + 1, at, self.emit)
         planner.running()
         planner.admissions()
+        planner.rest()
         if not planner.entries:
             queues = model.queues
             raise StalledError(

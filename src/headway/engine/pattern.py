@@ -129,6 +129,12 @@ class Pattern(Protocol[NewT_contra]):
         """What a step's budget counts."""
         ...
 
+    @property
+    def yields(self) -> bool:
+        """Whether a running request stands back, every other step, for those who wait: it holds no space that would
+        be free the sooner, and it may have many steps to go."""
+        ...
+
     # -- before it is queued
 
     def check(self, new: NewT_contra) -> None:

@@ -35,8 +35,8 @@ class EngineOptions:
 
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, and
-    `device_ns` what it had of it. With `size` (what all of a request costs) smaller requests go first, within
-    --max-bypass."""
+    `device_ns` what it had of it; `moved` are the arrivals of those who were in its last step. With `size` (what all
+    of a request costs) smaller requests go first, within --max-bypass."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
+        self.moved: frozenset[int] = frozenset()
         order = ORDERS[self.options.policy]
         if size is not None:
             order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
