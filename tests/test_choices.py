@@ -55,7 +55,7 @@ def test_the_environment_separates_models_by_commas() -> None:
         (["a", "--model", "b", "--served-name", "c"], "2 models are served; name each"),
         (["a:seat=3"], "seat in 'a:seat=3' cannot be set for one model; did you mean seats?"),
         (["a:port=80"], "port in 'a:port=80' cannot be set for one model"),
-        (["a:seats=0"], "needs at least 1, got 0 (from --model a:seats=0)"),
+        (["a:seats=0"], "must be at least 1, got 0 (from --model a:seats=0)"),
         (["a:seats=2:seats=3"], "sets seats twice"),
         (["a:seats=9:step-tokens=8"], "9 sequences need a position each in every step, and --step-tokens is 8"),
         (["a:weight=x"], "'x' is not a whole number"),

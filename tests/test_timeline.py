@@ -301,7 +301,7 @@ def test_what_cannot_be_written_or_told_is_one_line(tmp_path: Path, capsys: pyte
     busy_world(EventLog(tmp_path / "events", epoch="e", model="tiny").append)
     words = ["timeline", "--log", str(tmp_path / "events")]
     assert main([*words, "nobody"]) == 2
-    assert capsys.readouterr().err == f"headway: {tmp_path / 'events'} tells of no request 'nobody'\n"
+    assert capsys.readouterr().err == f"headway: {tmp_path / 'events'} has no request 'nobody'\n"
     assert main([*words, "-o", str(tmp_path / "no" / "trace")]) == 2
     assert "headway: --output: " in (told := capsys.readouterr().err) and told.count("\n") == 1
 
@@ -338,6 +338,6 @@ def test_a_ring_that_forgot_how_a_request_began_says_so(
     server.complete("Hello", id="long", max_tokens=60)
     assert main(["timeline", "--url", server.url, "-o", str(tmp_path / "trace")]) == 0
     validate(json.loads((tmp_path / "trace").read_text()))
-    assert "1 more have no track: they arrived earlier than the events that are kept (from number" in (
+    assert "1 more have no track: they arrived before the events that are kept (from number" in (
         capsys.readouterr().err
     )

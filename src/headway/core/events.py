@@ -165,7 +165,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
-    divided and is larger than the budget.
+    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was.
     """
 
     step: int
@@ -178,6 +178,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     levels: Levels
     model: str = ""
     oversized: bool = False
+    kept: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

@@ -103,11 +103,11 @@ class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for a prompt or a number that is invalid for a model of `vocab` tokens."""
         if not self.prompt:
-            raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+            raise InvalidRequest("prompt", "the prompt is empty; at least one token is required")
         if not 1 <= self.n <= MOST:
-            raise InvalidRequest("n", f"n is {self.n}; at least 1 is needed, and at most {MOST} may be asked for")
+            raise InvalidRequest("n", f"n is {self.n}; it must be from 1 to {MOST}")
         if self.max_tokens is not None and not 1 <= self.max_tokens <= MOST:
-            message = f"max_tokens is {self.max_tokens}; at least 1 is needed, at most {MOST} (null means what fits)"
+            message = f"max_tokens is {self.max_tokens}; it must be from 1 to {MOST} (null means what fits)"
             raise InvalidRequest("max_tokens", message)
         if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
             most = "" if self.max_tokens is None else f" to max_tokens, {self.max_tokens}"

@@ -135,6 +135,11 @@ class Pattern(Protocol[NewT_contra]):
         be free the sooner, and it may have many steps to go."""
         ...
 
+    @property
+    def paced(self) -> bool:
+        """Whether a caller waits for what each step of a running request brings, as for the next token."""
+        ...
+
     # -- before it is queued
 
     def check(self, new: NewT_contra) -> None:

@@ -21,8 +21,8 @@ def refuse_when_full(front: Front, requests: int = 1, field: str = "prompt") -> 
         raise InvalidRequest(field, f"{field} is a list of {requests}, and --max-waiting is {limit}")
     if front.waiting + requests > limit:
         front.turn_away("queue")
-        more = f", {requests} more came" if requests > 1 else ""
-        raise _later(front, f"{front.waiting} requests wait{more} and --max-waiting is {limit}")
+        more = f", {requests} more arrived" if requests > 1 else ""
+        raise _later(front, f"{front.waiting} requests are waiting{more}, and --max-waiting is {limit}")
 
 
 def claim_place(
@@ -47,7 +47,7 @@ def settle_claim(front: Front, current: Exchange, lengths: Sequence[int], field:
     positions, limit = sum(lengths), front.limits.max_waiting_positions
     if positions > limit:
         what = f"{field} has {positions} positions" + (f" in {len(lengths)} prompts" if len(lengths) > 1 else "")
-        raise InvalidRequest(field, f"{what}, and {limit} may wait; --max-waiting-positions raises the limit")
+        raise InvalidRequest(field, f"{what}, and at most {limit} may wait; raise --max-waiting-positions")
     current.claim.correct(positions)
 
 

@@ -59,7 +59,9 @@ _GRAMMAR_POLL_MS = 2
 class Replica:
     """The loop around one engine, and its end of the socket."""
 
-    def __init__(self, socket: zmq.Socket[bytes], models: Sequence[LoadedModel]) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], models: Sequence[LoadedModel], *, max_slowdown: float | None = None
+    ) -> None:
         self._socket = socket
         self.models = {model.served.name: model for model in models}
         self._events: list[AnyEvent] = []
@@ -67,7 +69,7 @@ class Replica:
         # the plan's story is told before it runs, and messages are taken before its result is entered
         ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
         served = [model.served for model in models]
-        self.engine = Engine(served, RealClock(), emit=self._events.append, ports=ports)
+        self.engine = Engine(served, RealClock(), emit=self._events.append, ports=ports, slowdown=max_slowdown)
 
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
@@ -178,7 +180,7 @@ def main(address: str, options_json: str, front: int) -> int:
         say(Loading("starting", 0, 0))
         try:
             models = load(options, say)
-            replica = Replica(socket, models)
+            replica = Replica(socket, models, max_slowdown=options.max_slowdown)
         except Exception as error:  # whatever it is, another try would end the same way
             text = str(error) if isinstance(error, HeadwayError) else error_words(error)
             say(LoadFailed(type(error).__name__, text))

@@ -52,7 +52,7 @@ class Tokenizer:
         try:
             self._rules = Rules.from_file(str(files.tokenizer))
         except Exception as error:  # the library raises bare Exception
-            raise UnsupportedModel(files.name, f"a tokenizer.json of another kind ({error})") from error
+            raise UnsupportedModel(files.name, f"a tokenizer.json that cannot be read ({error})") from error
         self._modules = files.modules
         if files.modules is not None:  # lengths are the server's affair: what is cut off is said
             self._rules.no_truncation()

@@ -146,14 +146,16 @@ class CompletionBody(_Common, kw_only=True):
         """Each prompt of a list; None when there is just one. Raises InvalidRequest."""
         if isinstance(self.prompt, str) or all(type(item) is int for item in self.prompt):
             if not self.prompt:
-                raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+                raise InvalidRequest("prompt", "the prompt is empty; at least one token is required")
             return None
         for i, item in enumerate(self.prompt):
             if not isinstance(item, str) and not (isinstance(item, list) and all(type(id) is int for id in item)):
-                kinds = "a text, a list of token ids, a list of texts or a list of lists of token ids"
-                raise InvalidRequest("prompt", f"prompt must be {kinds}; prompt[{i}] is neither text nor token ids")
+                kinds = "a string, a list of token ids, a list of strings or a list of lists of token ids"
+                raise InvalidRequest(
+                    "prompt", f"prompt must be {kinds}; prompt[{i}] is neither a string nor token ids"
+                )
             if not item:
-                raise InvalidRequest("prompt", f"prompt[{i}] is empty; at least one token is needed")
+                raise InvalidRequest("prompt", f"prompt[{i}] is empty; at least one token is required")
         return self.prompt
 
     @property
@@ -161,7 +163,7 @@ class CompletionBody(_Common, kw_only=True):
         """Likeliest tokens to report beside each; None: no logprobs."""
         if self.logprobs is True:
             raise InvalidRequest(
-                "logprobs", "logprobs is true; here it is a number, of the likeliest tokens to report"
+                "logprobs", "logprobs is true; here it must be a number: how many of the likeliest tokens to report"
             )
         return None if self.logprobs is None or self.logprobs is False else self.logprobs
 

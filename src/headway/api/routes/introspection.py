@@ -31,7 +31,7 @@ async def requests(request: Request) -> Response:
     only(query, "after", "limit", "stage")
     limit, stage = _limit(query.get("limit")), query.get("stage")
     if stage is not None and stage not in list(Stage):
-        raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
+        raise InvalidRequest("stage", f"stage is {stage!r}; it must be one of {', '.join(Stage)}")
     live, ended = front.story.live, front.story.ended
     records = [*live.values(), *(record for record in reversed(ended.values()) if record.id not in live)]
     if (after := query.get("after")) is not None:
@@ -94,7 +94,7 @@ def _place(ids: list[str], after: str) -> int:
         if id in ids:
             return ids.index(id)
     text = (
-        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; begin again without it"
+        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; start again without it"
     )
     raise InvalidRequest("after", text)
 

@@ -41,6 +41,7 @@ class EmbedPattern:
 
     cost_unit: Unit = "positions"
     yields = True
+    paced = False
 
     def __init__(self, executor: Executor) -> None:
         self.space = BytePool(0)

@@ -56,6 +56,7 @@ class ImagePattern:
 
     cost_unit: Unit = "updates"
     yields = False
+    paced = False
 
     def __init__(self, executor: Executor, pool: BytePool, latent_bytes: int) -> None:
         self.space = pool

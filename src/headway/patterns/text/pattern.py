@@ -29,6 +29,7 @@ class TextPattern:
 
     cost_unit: Unit = "positions"
     yields = False
+    paced = True
 
     def __init__(
         self,

@@ -92,8 +92,8 @@ class ChatTemplate:
 
     def _crossed(self, bound: str, bounds: Bounds) -> str:
         return {
-            "length": f"renders a prompt of more than {self._most_bytes} bytes, which is --max-body",
-            "processor": f"takes more than {bounds.processor_s:.3g} s of a processor, which is the limit",
-            "memory": f"takes more than {bounds.memory} of memory, which is the limit",
-            "clock": f"was not done within {bounds.clock_s:.3g} s, which is the limit on a busy machine",
+            "length": f"renders a prompt of more than {self._most_bytes} bytes (--max-body)",
+            "processor": f"takes more than {bounds.processor_s:.3g} s of CPU time (the limit)",
+            "memory": f"takes more than {bounds.memory} of memory (the limit)",
+            "clock": f"did not finish within {bounds.clock_s:.3g} s (the limit on a busy machine)",
         }[bound]
