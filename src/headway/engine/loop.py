@@ -177,6 +177,7 @@ class Engine:
         planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
         planner.running()
         planner.admissions()
+        planner.rest()
         if not planner.entries:
             queues = model.queues
             raise StalledError(
