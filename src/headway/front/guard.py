@@ -54,8 +54,8 @@ class Guard:
         for host in _all(scope, b"host"):
             if not _is_loopback(host) and not self._origins.name(_without_own_port(host, scope["scheme"])):
                 text = (
-                    f"the server listens on a loopback address, and Host is {host!r}, which is not a loopback name or "
-                    "address; --allow-origin allows a name"
+                    f"the server listens on a loopback address, and Host is {host!r}, which is not a loopback name "
+                    "or address; --allow-origin allows a name"
                 )
                 return Refusal(403, text, code="host_not_allowed", param="host")
         return None
