@@ -164,9 +164,7 @@ def test_pages_replace_nothing_but_pages(tmp_path: Path) -> None:
     (tmp_path / QUESTIONS).write_text("# Mine\n")
     (tmp_path / "file").write_text("x")
     check_pages(tmp_path, LESSONS, with_questions=False)
-    with pytest.raises(
-        ConfigError, match=r"--pages: .*questions.md is not a page of the lessons and is left as it is"
-    ):
+    with pytest.raises(ConfigError, match=r"--pages: .*questions.md is not a lesson page and is left as it is"):
         check_pages(tmp_path, LESSONS, with_questions=True)
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(ConfigError, match="file is not a folder"):

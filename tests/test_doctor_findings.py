@@ -26,8 +26,8 @@ def test_seats_full_while_memory_is_free():
     found = only(served(8, 20, 20, blocks=400, seats=2))
     assert found.name == "seats_full" and found.evidence["spare_blocks"] == 394
     assert found.says == (
-        "In 60 steps too few of the 2 seats were free; up to 6 requests waited, 0.25 s in total, while at least 394 of "
-        "400 blocks were free or reusable."
+        "In 60 steps too few of the 2 seats were free; up to 6 requests waited, 0.25 s in total, while at least 394 "
+        "of 400 blocks were free or reusable."
     )
     assert found.next == (
         "raise --seats from 2 to 8: a sequence held up to 3 blocks, so the free blocks are enough for 131 more"
@@ -45,8 +45,8 @@ def test_more_seats_are_not_advised_where_memory_is_full_too():
     found = only(served(8, 20, 20, blocks=6, seats=2))
     assert found.name == "seats_and_memory_full"
     assert found.says == (
-        "In 60 steps too few of the 2 seats were free; up to 6 requests waited, 0.25 s in total. Memory was full too: 0 "
-        "of 6 blocks were free or reusable, and a sequence holds up to 3."
+        "In 60 steps too few of the 2 seats were free; up to 6 requests waited, 0.25 s in total. Memory was full "
+        "too: 0 of 6 blocks were free or reusable, and a sequence holds up to 3."
     )
     assert found.next == "raise --memory and --seats together, or add a second machine"
     assert found.but == "More --seats alone would not help: there is no memory for them."
@@ -69,7 +69,8 @@ def test_what_no_event_told_is_left_out():
     world.run()
     found = world.findings()["memory_full"]
     assert found.says == (
-        "In 6 steps a request waited for blocks, up to 3 short (the pool has 12); up to 1 request waited, 7.8 ms in total."
+        "In 6 steps a request waited for blocks, up to 3 short (the pool has 12); up to 1 request waited, 7.8 ms in "
+        "total."
     )
     (found,) = diagnose(Observations().fold_all(event for event in world.events if not isinstance(event, Loaded)))
     assert (found.next, found.but) == ("raise --memory from 12 to at least 15 blocks", "")

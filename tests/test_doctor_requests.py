@@ -37,8 +37,8 @@ def test_prefixes_that_were_evicted():
     prompts = [list(range(200 * (i % 2), 200 * (i % 2) + 150)) for i in range(8)]
     found = only(one_by_one(Served(blocks=12), prompts))
     assert found.says == (
-        "6 prompts began with a prefix that had been evicted: up to 702 of 1008 prompt positions were computed again. "
-        "49 blocks were evicted from a pool of 12."
+        "6 prompts began with a prefix that had been evicted: up to 702 of 1008 prompt positions were computed "
+        "again. 49 blocks were evicted from a pool of 12."
     )
     assert found.next == "raise --memory (now 12 blocks) so that prefixes stay cached"
     assert one_by_one(Served(blocks=40), prompts).findings() == {}
@@ -48,8 +48,8 @@ def test_a_date_in_the_system_prompt_that_keeps_the_rest_from_being_reused():
     dated = [[*SYSTEM[:17], 600 + i, *SYSTEM[18:]] for i in range(6)]
     found = only(one_by_one(Served(), dated))
     assert found.says == (
-        "5 prompts differ from an earlier one in a few tokens, 5 of them at position 17, and then continue like it: up "
-        "to 660 of 820 prompt positions were computed again."
+        "5 prompts differ from an earlier one in a few tokens, 5 of them at position 17, and then continue like it: "
+        "up to 660 of 820 prompt positions were computed again."
     )
     assert found.next == "move what changes (a date, a name, an id at position 17) after what stays the same"
     assert found.but == "More --memory would not help: nothing was evicted."
@@ -65,8 +65,8 @@ def test_prompts_that_go_on_differently_are_not_asked_to_move_anything():
 def test_a_salt_for_every_request():
     found = only(one_by_one(Served(), [SYSTEM] * 6, salt=lambda i: f"s{i}"))
     assert found.says == (
-        "6 of 6 requests had a cache_salt of their own, so none of them could reuse a prefix that another one computed. "
-        "The cost is not known: prompts are not compared across salts."
+        "6 of 6 requests had a cache_salt of their own, so none of them could reuse a prefix that another one "
+        "computed. The cost is not known: prompts are not compared across salts."
     )
     assert found.next.startswith("send one cache_salt for all requests that may share")
     assert one_by_one(Served(), [SYSTEM] * 6, salt=lambda i: "tenant").findings() == {}
@@ -196,8 +196,8 @@ def test_time_before_the_replica_knew_of_requests():
 def test_time_between_front_and_replica():
     found = only(visited(queue_ms=2.0))
     assert found.says == (
-        "5 requests waited 10.0 ms in total (median 2.0 ms) between front and replica, not counting the step that was "
-        "running."
+        "5 requests waited 10.0 ms in total (median 2.0 ms) between front and replica, not counting the step that "
+        "was running."
     )
     assert found.next.endswith("lower --threads (now 2)")
     assert found.but == "Raising a server limit would not help: these requests waited for neither space nor a turn."

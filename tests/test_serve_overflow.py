@@ -97,8 +97,8 @@ def test_the_option_that_raises_a_limit_is_named(smollm2: ModelFiles) -> None:
         assert told.endswith(f"Please reduce the length of the prompt or max_tokens, or raise --max-context{CODE}.")
         told = refused(server.complete([7] * 40, max_tokens=20), "never_pool", "max_tokens")
         assert told == (
-            "the tokens (40 in the prompt and 20 in the completion) need 4 blocks of state (KV cache), and the pool has 3. "
-            "Please reduce max_tokens, or raise --memory."
+            "the tokens (40 in the prompt and 20 in the completion) need 4 blocks of state (KV cache), and the pool "
+            "has 3. Please reduce max_tokens, or raise --memory."
         )
         told = refused(server.complete([7] * 50, max_tokens=None), "never_pool", "prompt")
         assert "(50 in the prompt) need 4 blocks of state (KV cache), and the pool has 3" in told

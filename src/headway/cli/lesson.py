@@ -107,7 +107,7 @@ class Teller:
             self._say("", f"[dim]{whose}[/dim]")
             self.console.print(_grid(found.observed))
         self._verdict(lesson.question, found.answer, prediction)
-        self._plain("", *found.why, "", "Where it is written:")
+        self._plain("", *found.why, "", "In the code:")
         self._plain(*(f"  src/headway/{code.file}  {code.function}" for code in lesson.code), "")
 
     def close(self, number: int, asked: Asked) -> Answer | None:
@@ -140,7 +140,7 @@ class Teller:
     def _verdict(self, question: Question, answer: Answer, prediction: Answer | None) -> None:
         self._plain("", f"Measured: {question.words(answer)}.")
         if prediction is not None:
-            right = "right" if prediction == answer else "not so"
+            right = "right" if prediction == answer else "wrong"
             self._plain(f"You predicted: {question.words(prediction)}: {right}.")
 
     def _say(self, *lines: str) -> None:

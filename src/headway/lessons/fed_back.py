@@ -1,6 +1,6 @@
 """Lesson 2: what is fed back. Three patterns: a chosen token, an updated latent, nothing.
 
-All three run on the real engine, each with its own pattern, over fake executors: they have the rhythm of such models,
+All three run on the real engine, each with its own pattern, over fake executors: they take the steps of such models,
 what goes in, what comes out and what goes back, and nothing of their quality."""
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def measure(model: Model) -> Measured:
             f"Image: one part of the model encodes the prompt. Then the whole latent, {LATENT_BYTES} bytes here, is "
             f"fed back from update to update, {sum(back > 0 for back in ran['image'].fed_back)} times. Nothing is "
             f"chosen, and the number of updates, {UPDATES}, is fixed beforehand. Another part decodes the latent to "
-            f"pixels, and nothing returns: {len(ran['image'].went_in)} evaluations in all.",
+            f"pixels, and nothing is fed back: {len(ran['image'].went_in)} evaluations in all.",
             f"Embedding: {VALUES} values leave one evaluation together, and nothing goes back. How many values come "
             "out says nothing about how many evaluations it took.",
         ),
@@ -160,11 +160,11 @@ LESSON = Lesson(
     number=2,
     slug="what-is-fed-back",
     title="What is fed back",
-    runs_on="The real engine and the three patterns that it serves, over fake executors: they have the rhythm of "
-    "such models, and no picture or meaning in them.",
+    runs_on="The real engine and the three patterns that it serves, over fake executors: they take the "
+    "same steps as such models, and produce no picture or meaning.",
     question=Question(
         f"A text of {PROMPT} tokens is turned into an embedding of {VALUES} values. How many evaluations of the "
-        "model does that take?",
+        "model (forward passes) does that take?",
         unit="evaluations",
     ),
     measure=measure,

@@ -28,7 +28,7 @@ def _shared_model(first: Measured, fourth: Measured) -> Asked:
         Question("Two requests share one loaded model. Does the second skip the prefill of its prompt?", "", NO_YES),
         "a",
         f"In lesson 1 both used the same weights, and each prefilled its own prompt: {a} positions and {b}. What "
-        f"spares prefill is state, not weights: in lesson 4 the second request reused {reused} positions of an "
+        f"saves prefill is state, not weights: in lesson 4 the second request reused {reused} positions of an "
         f"equal prefix, and still prefilled {prefilled}.",
     )
 
@@ -53,7 +53,7 @@ def _loop(second: Measured) -> Asked:
     fed = "evaluations_of_fed_back_input"
     return Asked(
         Question(
-            "Somebody says that a model works in a loop. What is evidence of it?",
+            "Someone says that a model works in a loop. What would be evidence of it?",
             "",
             {
                 "a": "the answer has many values",
@@ -75,7 +75,7 @@ def _evicting(fourth: Measured) -> Asked:
     kept = fourth.counts["second_with_reuse"]["prefilled"]
     return Asked(
         Question("A reusable prefix is evicted. Does that add prefill?", "",
-                 {"a": "yes, at once", "b": "no, not by itself", "c": "yes, for everyone who runs"}),
+                 {"a": "yes, at once", "b": "no, not by itself", "c": "yes, for every running request"}),
         "b",
         f"In lesson 4 a request evicted {other['blocks_evicted']} reusable blocks and prefilled {other['prefilled']} "
         f"positions, its own prompt and no more. Only a later request that misses the prefix pays: "
@@ -86,7 +86,9 @@ def _evicting(fourth: Measured) -> Asked:
 def _values(second: Measured) -> Asked:
     evaluations = second.counts["embed"]["evaluations"]
     return Asked(
-        Question(f"An embedding has {fed_back.VALUES} values. Did it take {fed_back.VALUES} turns?", "", NO_YES),
+        Question(
+            f"An embedding has {fed_back.VALUES} values. Did it take {fed_back.VALUES} evaluations?", "", NO_YES
+        ),
         "a",
         f"It took {evaluations}: all values leave one evaluation, and none is fed back (lesson 2). The text took "
         f"{second.counts['text']['evaluations']} for {fed_back.TOKENS} tokens, because each token had to be chosen "

@@ -85,13 +85,13 @@ def measure(model: Model) -> Measured:
         },
         why=(
             f"Decode positions come first: {DECODING} sequences take {DECODING} of {LARGE}, and {max(large.chunks)} "
-            f"are left. {PROMPT:,} positions go into {len(large.chunks)} steps, the last of them with "
-            f"{large.chunks[-1]}.",
+            f"are left. {PROMPT:,} positions are prefilled in chunks over {len(large.chunks)} steps "
+            f"(chunked prefill), the last of them with {large.chunks[-1]}.",
             f"With a budget of {SMALL}, {max(small.chunks)} are left, and the same prompt takes {len(small.chunks)} "
             "steps.",
-            "Smaller steps are shorter, so those who decode wait less between two tokens. The long prompt pays for "
-            "it: each step has a cost of its own and the same decode positions besides, and there are more of them "
-            "before its first token.",
+            "Smaller steps are shorter, so decoding sequences wait less between two tokens (inter-token latency). "
+            "The long prompt pays for it with its time to first token: each step has a fixed cost and the same "
+            "decode positions besides, and there are more of them before its first token.",
         ),
     )
 
@@ -104,7 +104,7 @@ LESSON = Lesson(
     f"{POSITION_US} µs for each position.",
     question=Question(
         f"A step evaluates at most {LARGE} positions. {DECODING} sequences are decoding when a prompt of {PROMPT:,} "
-        "positions arrives. In how many steps is the prompt done?",
+        "positions arrives. How many steps does its prefill take?",
         unit="steps",
     ),
     measure=measure,

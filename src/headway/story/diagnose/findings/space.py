@@ -72,8 +72,8 @@ def memory_full(observed: Observations) -> Finding | None:
     known = f" of {seats}" if observed.loaded else ""
     waiting = max(step.waiting for step in rows)
     says = (
-        f"In {count(len(rows), 'step')} a request waited for blocks, up to {short} short (the pool has {total}); up to "
-        f"{count(waiting, 'request')} waited, {duration(cost_ns)} in total."
+        f"In {count(len(rows), 'step')} a request waited for blocks, up to {short} short (the pool has {total}); up "
+        f"to {count(waiting, 'request')} waited, {duration(cost_ns)} in total."
     )
     meanwhile = [
         *([f"{count(evicted, 'block')} of known prefixes were evicted"] if evicted else []),

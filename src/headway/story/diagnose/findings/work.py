@@ -85,8 +85,9 @@ def prefix_differs(observed: Observations) -> Finding | None:
     return Finding(
         "prefix_differs",
         price_ns(observed, positions) / 1e9,
-        f"{len(missed)} prompts differ from an earlier one in a few tokens, {often} of them at position {at}, and then "
-        f"continue like it: up to {positions} of {observed.counts['prefilled']} prompt positions were computed again.",
+        f"{len(missed)} prompts differ from an earlier one in a few tokens, {often} of them at position {at}, and "
+        f"then continue like it: up to {positions} of {observed.counts['prefilled']} prompt positions were computed "
+        "again.",
         f"move what changes (a date, a name, an id at position {at}) after what stays the same",
         "More --memory would not help: nothing was evicted.",
         evidence={"requests": len(missed), "at": at, "often": often, "positions": positions,
@@ -105,8 +106,8 @@ def prefix_salts(observed: Observations) -> Finding | None:
     return Finding(
         "prefix_salts",
         0.0,
-        f"{len(alone)} of {len(arrived)} requests had a cache_salt of their own, so none of them could reuse a prefix "
-        "that another one computed. The cost is not known: prompts are not compared across salts.",
+        f"{len(alone)} of {len(arrived)} requests had a cache_salt of their own, so none of them could reuse a "
+        "prefix that another one computed. The cost is not known: prompts are not compared across salts.",
         "send one cache_salt for all requests that may share (one per user or tenant, not per request)",
         evidence={"requests": len(alone), "of": len(arrived)},
     )
@@ -121,8 +122,8 @@ def drafts(observed: Observations) -> Finding | None:
     return Finding(
         "drafts",
         price_ns(observed, rejected) / 1e9,
-        f"{accepted} of {drafted} drafted tokens were accepted ({accepted / drafted:.0%}); {rejected} positions were evaluated "
-        f"for nothing, and drafts paused {times(len(observed.pauses))}.",
+        f"{accepted} of {drafted} drafted tokens were accepted ({accepted / drafted:.0%}); {rejected} positions were "
+        f"evaluated for nothing, and drafts paused {times(len(observed.pauses))}.",
         'serve with --draft none, or send "draft": "none" with such requests',
         evidence={"accepted": accepted, "rejected": rejected, "pauses": len(observed.pauses)},
     )
