@@ -210,8 +210,8 @@ class _Drawing:
             self._slice(part.name, "interval", REQUESTS, track, part.begin, part.end, {"id": id, **awaited})
         for mark in marks:
             self.mark(mark, REQUESTS, track)
-        put_out = [mark.at for mark in marks if mark.name == "preempted"]
-        for at, next_at in pairwise([*put_out, _NEVER]):
+        preempted_at = [mark.at for mark in marks if mark.name == "preempted"]
+        for at, next_at in pairwise([*preempted_at, _NEVER]):
             self._flow(track, life, at, next_at)
 
     def mark(self, mark: Mark, pid: int, tid: int) -> None:
