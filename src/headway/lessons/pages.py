@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from headway.core.errors import ConfigError
-from headway.lessons.lesson import Asked, Lesson, Measured, Question, Table
+from headway.lessons.lesson import ClosingQuestion, Lesson, Measured, Question, Table
 
 #: The heading under which stands what another run would show differently.
 ONCE = "## Measured once"
@@ -63,7 +63,7 @@ def lesson_page(lesson: Lesson, measured: Measured, machine: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def questions_page(asked: list[Asked]) -> str:
+def questions_page(asked: list[ClosingQuestion]) -> str:
     """The five questions, answered."""
     parts = [
         _QUESTIONS_TITLE,
@@ -77,7 +77,7 @@ def questions_page(asked: list[Asked]) -> str:
 
 
 def write_pages(
-    folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[Asked], machine: str
+    folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[ClosingQuestion], machine: str
 ) -> list[Path]:
     """Writes the pages of these lessons, and of the questions if there are any, into `folder`. Returns the files.
     Raises ConfigError if they cannot be written."""

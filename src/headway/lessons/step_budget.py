@@ -23,7 +23,7 @@ BLOCKS = 512
 
 
 @dataclass(frozen=True)
-class Ran:
+class PromptRun:
     """`chunks` are the positions of the long prompt, step by step until its first token; `decoding` those of the
     others in each of these steps. The gap is the longest between two tokens of one of the others."""
 
@@ -33,7 +33,7 @@ class Ran:
     first_token_ms: float
 
 
-def run(step_tokens: int) -> Ran:
+def run(step_tokens: int) -> PromptRun:
     """Let 32 sequences decode, then add the long prompt."""
     clock, events = ModelledClock(), list[AnyEvent]()
     cost = linear_cost(step_ns=STEP_MS * 1_000_000, position_ns=POSITION_US * 1_000)
@@ -56,7 +56,7 @@ def run(step_tokens: int) -> Ran:
         if any(emission.id == "long" for emission in emissions):
             break
     spent = [{member.id: member.positions for member in e.members} for e in events if isinstance(e, Stepped)]
-    return Ran(
+    return PromptRun(
         chunks=[step["long"] for step in spent],
         decoding=[sum(step.values()) - step["long"] for step in spent],
         gap_ms=gap / 1e6,
