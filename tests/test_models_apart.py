@@ -250,7 +250,7 @@ def test_the_page_shows_a_text_and_an_encoder_apart(browser: Browser, tmp_path: 
         expect(stalled.first.locator(".stage")).to_have_text("text · running")
         running = page.locator("#rows li", has_text="Evaluate: ")
         expect(running.locator(".stage")).to_have_text("embed · running")
-        expect(running.locator(".tokens")).to_have_text("0 of 3 items")
+        expect(running.locator(".tokens")).to_have_text("0 of 3 windows")
         expect(page.locator("#models li")).to_have_text(["steps of text", "steps of embed"])
         expect(page.locator("#whole")).to_be_visible()
         hold(page, next(n for n, e in enumerate(events, 1) if n > waits and isinstance(e, ev.Committed)))
@@ -267,5 +267,5 @@ def test_the_page_of_an_encoder_alone_has_no_pool(browser: Browser, tmp_path: Pa
         expect(page.locator("#levels")).to_be_hidden()
         expect(page.locator("#models li")).to_have_count(0)
         expect(page.locator("#rows li").first.locator(".verdict")).to_have_text(
-            "Finished: stop, 3 of 3 items in 0.9 ms"
+            "Finished: stop, 3 of 3 windows in 0.9 ms"
         )

@@ -17,6 +17,7 @@ from headway.core import events as ev
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
+from mixed_world import MixedWorld
 from page_log import OF_A_FRONT, delivered, log
 from world import as_json
 
@@ -72,6 +73,35 @@ def test_the_page_folds_a_log_into_the_same_records_as_the_server(
             levels = event.levels
             assert theirs["cells"] == {"live": levels.live, "reusable": levels.reusable, "free": levels.free}
         assert theirs["unknown"] == []
+
+
+def test_the_page_folds_the_windows_of_an_encoders_inputs_as_the_server_does(
+    browser: Browser, tmp_path: Path
+) -> None:
+    world = MixedWorld(names=("embed", "image"), budget=6, seats=3)
+    world.embed("long", *range(1, 12))
+    world.embed("one", 5)
+    world.embed("last", 1)
+    world.image("i", 1)
+    for _ in range(4):
+        world.step()
+    world.engine.plan()
+    world.engine.abort("the step was told to fail")
+    world.run()
+    events = world.events
+    file = tmp_path / "run.html"
+    file.write_text(self_contained(events, "a run"))
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(FOLD, [json.loads(msgspec.json.encode(events)), False])
+    story = Story()
+    for event, theirs in zip(events, found, strict=True):
+        story.fold(event)
+        if theirs is not None:
+            records = [*story.live.values(), *story.ended.values()]
+            views = [request_view(story, record, event.at + 1234) for record in records]
+            assert theirs["views"] == as_json(views), event
+    parts = [part for view in views for part in view.parts]
+    assert {part.positions for part in parts} >= {None, 1, 5, 11} and any(part.step is None for part in parts)
 
 
 def _aborted(event: ev.AnyEvent, events: list[ev.AnyEvent]) -> bool:

@@ -27,7 +27,9 @@ Asked: TypeAlias = RequestView | ListView
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the request's id, with or without OpenAI's prefix")
-    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
+    parser.add_argument(
+        "--log", metavar="FILE", help="read an event log (serve --event-log) instead of a running server"
+    )
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     add_options(parser, ClientOptions)
 
@@ -52,7 +54,7 @@ def from_server(options: ClientOptions, id: str) -> tuple[Asked, bytes]:
     """The record as it is now, and the JSON that the server sent. Raises NoServer, or HeadwayError with the server's
     own words."""
     if not _ID.fullmatch(id):
-        raise HeadwayError(f"no request is called {id!r}: an id is 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
+        raise HeadwayError(f"{id!r} is not a request id: ids are 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
     path = f"/v1/requests/{quote(id, safe='')}"
     if not id.strip("."):  # `.` and `..` would be taken for steps of the path
         path = f"/v1/requests/{'%2E' * len(id)}"
@@ -92,7 +94,7 @@ def from_log(path: Path, id: str) -> tuple[Asked, bytes]:
         if members:
             found = ListView(plain, tuple(request_views(story, map(story.record, members), last_at)))
             return found, msgspec.json.encode(found)
-    raise LogError(path, f"it tells of no request {id!r}")
+    raise LogError(path, f"it has no request {id!r}")
 
 
 def life(view: RequestView) -> Table:

@@ -31,7 +31,7 @@ async def requests(request: Request) -> Response:
     only(query, "after", "limit", "stage")
     limit, stage = _limit(query.get("limit")), query.get("stage")
     if stage is not None and stage not in list(Stage):
-        raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
+        raise InvalidRequest("stage", f"stage is {stage!r}; it must be one of {', '.join(Stage)}")
     live, ended = front.story.live, front.story.ended
     records = [*live.values(), *(record for record in reversed(ended.values()) if record.id not in live)]
     if (after := query.get("after")) is not None:
@@ -58,7 +58,8 @@ async def one_request(request: Request) -> Response:
 
 
 async def pool(request: Request) -> Response:
-    """The levels of the pool of the model that was named first; `models` has those of each that is served."""
+    """The levels of the first model that has blocks; `reserved_bytes` is all models', and `models` has the levels of
+    each in the unit of its space."""
     front: Front = request.app.state.front
     return _json(pool_view(front.story))
 
@@ -78,7 +79,7 @@ def _place(ids: list[str], after: str) -> int:
         if id in ids:
             return ids.index(id)
     text = (
-        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; begin again without it"
+        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; start again without it"
     )
     raise InvalidRequest("after", text)
 

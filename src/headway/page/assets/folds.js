@@ -37,7 +37,8 @@ export const FOLDS = {
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;
     record.sequences = Array.from({ length: event.n }, (_, index) => new SequenceRecord(index, event.prompt));
-    record.parts = (event.parts ?? []).map((of) => ({ done: 0, of }));
+    record.parts = (event.parts ?? []).map((of, index) => partOf(of, event.positions?.[index]));
+    record.stages = event.stages ?? [];
     if (event.wait) story._wait(record, event.wait, event.at);
     else story._queue(record, event.at);
   },
@@ -187,7 +188,9 @@ function moveMembers(story, event) {
     if (record) story._hold(record, record.sequences[index], blocks);
   }
   const moved = new Map();
-  for (const [id, , , positions, , doing] of event.members) {
+  for (const [id, index, , positions, , doing] of event.members) {
+    const part = story.live.get(id)?.parts[index];
+    if (part) part.step = event.step;
     const [before, sum] = moved.get(id) ?? [0, 0];
     moved.set(id, [Math.max(before, PRECEDENCE.indexOf(doing)), sum + positions]);
   }
@@ -199,6 +202,12 @@ function moveMembers(story, event) {
     story._judge(record, { kind: "go", positions }, event.at);
     record.turnTo(PRECEDENCE[doing], event.at);
   }
+}
+
+// Positions only where the model evaluates positions.
+function partOf(of, positions) {
+  const part = { done: 0, of, step: null };
+  return positions === undefined ? part : { ...part, positions };
 }
 
 function enter(story, record, sequence, counts) {

@@ -98,7 +98,7 @@ export class QueueView {
 function amount({ sequences, parts, emitted, maxTokens }) {
   if (parts.length) {
     const [done, of] = ["done", "of"].map((field) => parts.reduce((sum, each) => sum + each[field], 0));
-    return `${done} of ${count(of, "item")}`;
+    return `${done} of ${count(of, parts[0].positions === undefined ? "item" : "window")}`;
   }
   return sequences.length ? `${emitted} of ${count(maxTokens * sequences.length, "token")}` : "";
 }

@@ -48,6 +48,7 @@ export class Record {
     this.maxTokens = 0;
     this.sequences = [];
     this.parts = [];
+    this.stages = [];
     this.preemptions = 0;
     this.preemptedFor = [];
     this.firstReused = 0;

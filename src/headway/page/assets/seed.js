@@ -23,10 +23,11 @@ function recordOf(view, tape) {
   const open = over ? null : intervals.pop();
   Object.assign(record, {
     stage: view.stage, verdict: view.verdict, preemptions: view.preemptions, preemptedFor: view.preempted_for,
-    priority: view.priority, parts: view.parts ?? [],
+    priority: view.priority,
     maxTokens: view.max_tokens, firstReused: view.prefix.reused, miss: view.prefix.miss, intervals,
     reason: view.reason ?? null, message: view.message ?? null, dropped: view.dropped ?? null,
     order: [view.priority, 0], sequences: view.sequences.map(sequenceOf),
+    parts: (view.parts ?? []).map((part) => ({ ...part })), stages: view.stages ?? [],
     sinceStep: view.verdict?.since_step ?? 0, sinceAt: now - (view.verdict?.since_ms ?? 0) * 1e6,
   });
   if (over) record.endedAt = now;

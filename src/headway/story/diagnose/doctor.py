@@ -1,4 +1,4 @@
-"""Why is this slow? All findings over what was seen, the most costly first, or plainly that there is none."""
+"""Why is this slow? All findings over what was observed, the most costly first, or plainly that there is none."""
 
 from __future__ import annotations
 
@@ -24,23 +24,29 @@ def diagnose(*models: Observations) -> list[Finding]:
     """Requests that got no answer come before those that got it late; then the most costly first. Of several models
     each finding names its own. Changes nothing."""
     found = [
-        replace(finding, model=seen.model, says=f"{seen.model}: {finding.says}") if len(models) > 1 else finding
-        for seen in models
+        replace(finding, model=observed.model, says=f"{observed.model}: {finding.says}")
+        if len(models) > 1
+        else finding
+        for observed in models
         for look in FINDINGS
-        if (finding := look(seen)) is not None
+        if (finding := look(observed)) is not None
     ]
     return sorted(found, key=lambda finding: (-finding.lost, -finding.cost_s))
 
 
+def _named(finding: Finding, model: str) -> Finding:
+    return replace(finding, model=model, says=f"{model}: {finding.says}")
+
+
 def view(findings: list[Finding], *models: Observations) -> dict[str, Any]:
     """For scripts: `seen` says how much was looked at, `time` where the requests' time went, in ms by interval."""
-    names = [name for seen in models if (name := seen.loaded.model if seen.loaded else seen.model)]
+    names = [name for observed in models if (name := observed.loaded.model if observed.loaded else observed.model)]
     return {
         "seen": {
             "seconds": _seconds(models),
             "steps": len(_steps(models)),
-            "requests": sum(len(seen.requests) for seen in models),
-            "emitted_tokens": sum(seen.counts["emitted"] for seen in models),
+            "requests": sum(len(observed.requests) for observed in models),
+            "emitted_tokens": sum(observed.counts["emitted"] for observed in models),
             "model": names[0] if names else None,
             "models": names,
         },
@@ -50,7 +56,7 @@ def view(findings: list[Finding], *models: Observations) -> dict[str, Any]:
 
 
 def tell(findings: list[Finding], *models: Observations) -> list[str]:
-    """The same in sentences: what was seen, each finding with its next step, where the time went."""
+    """The same in sentences: what was observed, each finding with its next step, where the time went."""
     told = [_looked(models)]
     for number, finding in enumerate(findings, 1):
         cost = f" [up to {duration(finding.cost_s * 1e9)} of requests' time]" if finding.cost_s else ""
@@ -59,46 +65,46 @@ def tell(findings: list[Finding], *models: Observations) -> list[str]:
         if finding.but:
             told.append(f"   But: {finding.but}")
     if not findings and _steps(models):
-        told.append("Nothing is wrong: no time was lost for a reason that is known here.")
-    spent = [seen for seen in models if any(_time([seen]).values())]
-    return told + [_spent(seen, f" of {seen.model}" if len(models) > 1 else "") for seen in spent]
+        told.append("Nothing found: no time was lost for a known reason.")
+    spent = [observed for observed in models if any(_time([observed]).values())]
+    return told + [_spent(observed, f" of {observed.model}" if len(models) > 1 else "") for observed in spent]
 
 
 def _looked(models: Sequence[Observations]) -> str:
-    steps, requests = _steps(models), sum(len(seen.requests) for seen in models)
+    steps, requests = _steps(models), sum(len(observed.requests) for observed in models)
     if not steps:
         return f"Nothing can be said yet: no step has run ({count(requests, 'request')} seen)."
-    emitted = sum(seen.counts["emitted"] for seen in models)
-    several = f" of {', '.join(seen.model for seen in models)}" if len(models) > 1 else ""
+    emitted = sum(observed.counts["emitted"] for observed in models)
+    several = f" of {', '.join(observed.model for observed in models)}" if len(models) > 1 else ""
     return (
         f"Seen: {count(len(steps), 'step')} ({min(steps)} to {max(steps)}){several} in {_seconds(models):.2f} s, "
         f"{count(requests, 'request')}, {count(emitted, 'token')} emitted."
     )
 
 
-def _spent(seen: Observations, whose: str) -> str:
-    totals = _time([seen])
+def _spent(observed: Observations, whose: str) -> str:
+    totals = _time([observed])
     whole = sum(totals.values())
     parts = [f"{name} {ns / whole:.0%}" for name, ns in totals.items() if ns / whole >= 0.005]
     return f"Where the requests' time{whose} went: {', '.join(parts)}."
 
 
 def _time(models: Sequence[Observations]) -> dict[str, int]:
-    """Nanoseconds by interval over the whole lives of the requests that were seen, the largest first."""
+    """Nanoseconds by interval over the whole lives of the requests that were observed, the largest first."""
     totals: Counter[str] = Counter()
-    for seen in models:
-        for record in (*seen.story.ended.values(), *seen.story.live.values()):
-            if record.id in seen.requests:
-                for interval in record.life(seen.last_at):
+    for observed in models:
+        for record in (*observed.story.ended.values(), *observed.story.live.values()):
+            if record.id in observed.requests:
+                for interval in record.life(observed.last_at):
                     totals[interval.name + (f" for {interval.rule}" if interval.rule else "")] += interval.ns
     return dict(totals.most_common())
 
 
 def _steps(models: Sequence[Observations]) -> list[int]:
     """The numbers of those whose result is in."""
-    return [step.step for seen in models for step in seen.done]
+    return [step.step for observed in models for step in observed.done]
 
 
 def _seconds(models: Sequence[Observations]) -> float:
-    begins = [seen.first_at for seen in models if seen.first_at is not None]
-    return (max(seen.last_at for seen in models) - min(begins)) / 1e9 if begins else 0.0
+    begins = [observed.first_at for observed in models if observed.first_at is not None]
+    return (max(observed.last_at for observed in models) - min(begins)) / 1e9 if begins else 0.0

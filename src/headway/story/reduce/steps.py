@@ -12,6 +12,8 @@ from headway.core import events as ev
 #: items of other patterns, in their own unit.
 KINDS = ("prefilled", "decoded", "recomputed", "rejected", "evaluated")
 _KIND_OF_DOING = {"prefill": "prefilled", "decode": "decoded", "recompute": "recomputed"}
+#: What is evaluated once, and not a sequence's: an encoder's positions, or what another model's budget counts.
+_OTHER = "evaluated"
 
 
 @dataclass(slots=True)
@@ -20,7 +22,7 @@ class StepRecord:
 
     ended_at   when its result was in the books, or when it was known that none comes; None while it runs
     outcomes   what its spans came to; empty while it runs, and for a step that failed
-    moves      how many items of parts it completed; 0 for a text
+    moves      the same of parts whose progress is counted in items
     emitted    tokens, those of siblings that forked included
     """
 
@@ -33,7 +35,7 @@ class StepRecord:
     model: str = ""
     ended_at: int | None = None
     outcomes: tuple[ev.Outcome, ...] = ()
-    moves: int = 0
+    moves: tuple[ev.Moved, ...] = ()
     emitted: int = 0
 
     @property
@@ -50,18 +52,19 @@ class StepRecord:
         """What it was spent on; the kinds sum to `spent`. Exact once the result is in; until then, and for a step
         that failed, as planned, where a span that recomputes any position counts as recomputed."""
         if self.outcomes:
-            return {kind: sum(getattr(outcome, kind, 0) for outcome in self.outcomes) for kind in KINDS}
+            counted = {kind: sum(getattr(outcome, kind) for outcome in self.outcomes) for kind in KINDS[:-1]}
+            return {**counted, _OTHER: 0}
         planned = Counter[str]()
         for member in self.members:
-            planned[_KIND_OF_DOING.get(member.doing, "evaluated")] += member.positions
+            planned[_KIND_OF_DOING.get(member.doing, _OTHER)] += member.positions
         return {kind: planned[kind] for kind in KINDS}
 
     def batch(self) -> dict[str, dict[str, int]]:
         """For each request of the step: positions by what it did, all its sequences together."""
         batch: dict[str, dict[str, int]] = {}
         for member in self.members:
-            mine = batch.setdefault(member.id, {})
-            mine[member.doing] = mine.get(member.doing, 0) + member.positions
+            own = batch.setdefault(member.id, {})
+            own[member.doing] = own.get(member.doing, 0) + member.positions
         return batch
 
 
@@ -90,5 +93,5 @@ class Steps:
                     )
                 )
             case ev.Committed() if running is not None:
-                running.ended_at, running.outcomes, running.moves = event.at, event.outcomes, len(event.moves)
+                running.ended_at, running.outcomes, running.moves = event.at, event.outcomes, event.moves
                 running.emitted = sum(o.emitted for o in event.outcomes) + sum(f.emitted for f in event.forks)

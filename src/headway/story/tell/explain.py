@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from headway.core.verdict import Wait
-from headway.story.reduce.record import Interval, Record, SequenceRecord
+from headway.story.reduce.record import Interval, PartRecord, Record, SequenceRecord
 from headway.story.reduce.reducer import Story
 from headway.story.tell.views import (
     BlocksView,
@@ -53,7 +53,8 @@ def _request_view(record: Record, now: int, references: Counter[int], ahead: int
         stage=record.stage,
         verdict=_verdict_view(record, now, ahead),
         sequences=tuple(_sequence_view(sequence, references) for sequence in record.sequences),
-        parts=tuple(PartView(part.done, part.of) for part in record.parts),
+        parts=tuple(map(_part_view, record.parts)),
+        stages=record.stages,
         preemptions=record.preemptions,
         preempted_for=tuple(record.preempted_for),
         prefix=PrefixView(record.first_reused, record.miss),
@@ -86,9 +87,9 @@ def pool_view(story: Story) -> PoolView:
     models = tuple(_model_pool(story, name) for name in story.models)
     if not models:
         return PoolView(0, 0, PoolBlocks(0, 0, 0, 0), (), ())
-    first = models[0]
+    first = next((model for model in models if model.unit == "blocks" and model.total), models[0])
     blocks = PoolBlocks(first.total, first.live, first.reusable, first.free)
-    return PoolView(first.reserved_bytes, first.block_tokens, blocks, (), models)
+    return PoolView(sum(model.reserved_bytes for model in models), first.block_tokens, blocks, (), models)
 
 
 def _model_pool(story: Story, name: str) -> ModelPool:
@@ -133,6 +134,10 @@ def _sequence_view(sequence: SequenceRecord, references: Counter[int]) -> Sequen
         tokens=TokensView(sequence.prompt, sequence.emitted),
         drafts=DraftsView(counts.accepted, counts.rejected, tuple(sequence.pauses)),
     )
+
+
+def _part_view(part: PartRecord) -> PartView:
+    return PartView(part.done, part.of, part.step, part.positions)
 
 
 def _interval_view(interval: Interval) -> IntervalView:

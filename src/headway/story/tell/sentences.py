@@ -11,9 +11,10 @@ from typing import assert_never
 from headway.core.miss import Miss
 from headway.core.request import ENDS, Stage
 from headway.core.verdict import Go, Never, On, Wait
-from headway.story.tell.views import RequestView, StandingWait
+from headway.story.tell.views import PartView, RequestView, StandingWait
 
 _MOST_NAMES = 4
+_MOST_WINDOWS = 8
 #: Intervals in which a request moves.
 _DOING = ("prefill", "decode", "recompute", "evaluate", "encode", "update", "decode_pixels")
 #: What a wait is for.
@@ -31,11 +32,12 @@ _BY = {
 
 
 def tell(view: RequestView) -> list[str]:
-    """Where the request is and why, then what was reused, lost and recomputed, then where its time went."""
+    """Where the request is and why, then what it is made of, what was reused, lost and recomputed, then where its
+    time went."""
     told = [_stage(view)]
     if (wait := _standing(view)) is not None:
         told.append(waiting(wait))
-    told += [_reuse(view), _recompute(view), _drafts(view), _time(view)]
+    told += [*_parts(view), _reuse(view), _recompute(view), _drafts(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -95,6 +97,8 @@ def shortage(wait: Wait) -> str:
             return f"needs {need} bytes for its latent, {wait.have} free, {short} short. {_holders(wait)}".rstrip()
         case "seats":
             return f"needs {count(need, 'seat')}, {wait.have} free, {short} short."
+        case "budget" if need > 1:
+            return f"needs {need} {wait.unit} of one step, which has {wait.have} left."
         case "budget":
             return "the step's budget is spent before its next position."
         case "order":
@@ -184,7 +188,10 @@ def _amount(view: RequestView) -> str:
     """How much there is of an answer: tokens, or for patterns whose progress is counted in items, those."""
     if view.parts:
         done, of = sum(part.done for part in view.parts), sum(part.of for part in view.parts)
-        return f"{done} of {count(of, 'item')}"
+        first = view.parts[0].positions
+        if first is None:
+            return f"{done} of {count(of, 'item')}"
+        return f"{done} of {count(of, 'window')}" if of > 1 else ("" if done else "0 of ") + count(first, "position")
     return count(_emitted(view), "token")
 
 
@@ -203,7 +210,7 @@ def _prompt_part(view: RequestView) -> str:
 def _progress(view: RequestView) -> str:
     sequences = view.sequences
     if view.parts:
-        return f"{_amount(view)} done"
+        return f"{_amount(view)} {'done' if view.parts[0].positions is None else 'evaluated'}"
     prompt = sequences[0].tokens.prompt if sequences else 0
     computed = min(prompt, sequences[0].positions.computed) if sequences else 0
     blocks = sum(sequence.blocks.held for sequence in sequences)
@@ -212,6 +219,31 @@ def _progress(view: RequestView) -> str:
     if len(sequences) > 1:
         text += f" in {len(sequences)} sequences"
     return text + (f", {count(blocks, 'block')} held" if blocks else "")
+
+
+def _parts(view: RequestView) -> list[str]:
+    """Every window of an input as a work item of its own; of many the first and the last."""
+    of = len(view.parts)
+    lines = [
+        f"{f'Window {index} of {of}' if of > 1 else 'Its input'}: {_evaluation(part, part.positions, view)}."
+        for index, part in enumerate(view.parts, 1)
+        if part.positions is not None
+    ]
+    if len(lines) > _MOST_WINDOWS:
+        left_out = f"and {len(lines) - _MOST_WINDOWS + 1} more windows."
+        lines = [*lines[: _MOST_WINDOWS - 2], left_out, lines[-1]]
+    return lines
+
+
+def _evaluation(part: PartView, positions: int, view: RequestView) -> str:
+    """Of one window: how much there is to evaluate, in which step it was, and what the model did there."""
+    text, over = count(positions, "position"), view.stage in ENDS
+    if part.step is None:
+        return f"{text}, not evaluated" + ("" if over else " yet")
+    if not part.done:
+        return f"{text}, in step {part.step}, which " + ("gave no result" if over else "runs")
+    stages = f" ({', '.join(view.stages)})" if view.stages else ""
+    return f"{text}, evaluated in step {part.step}{stages}"
 
 
 def _reuse(view: RequestView) -> str:

@@ -63,11 +63,14 @@ class SequenceView(msgspec.Struct, frozen=True):
     drafts: DraftsView
 
 
-class PartView(msgspec.Struct, frozen=True):
-    """A part whose progress is counted in items."""
+class PartView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A window of an input, or another part that is evaluated whole: `done` of `of` evaluations, the last of them in
+    `step`, of so many `positions` where the model evaluates positions."""
 
     done: int
     of: int
+    step: int | None
+    positions: int | None = None
 
 
 class PrefixView(msgspec.Struct, frozen=True):
@@ -87,8 +90,9 @@ class IntervalView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request. Fields with a default are left out where they say nothing: `parts` of a text, `model` where it is
-    not known yet, `prompt` without --log-prompts, and what only an end tells."""
+    """One request. Fields with a default are left out where they say nothing: `parts` of a text and what the model
+    does with each in `stages`, `model` where it is not known yet, `prompt` without --log-prompts, and what only an
+    end tells."""
 
     id: str
     pattern: str
@@ -97,6 +101,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     verdict: VerdictView | None
     sequences: tuple[SequenceView, ...]
     parts: tuple[PartView, ...] = ()
+    stages: tuple[str, ...] = ()
     preemptions: int
     preempted_for: tuple[str, ...]
     prefix: PrefixView
@@ -156,8 +161,8 @@ class ModelPool(msgspec.Struct, frozen=True):
 
 
 class PoolView(msgspec.Struct, frozen=True):
-    """Memory reserved for state, and what its blocks are: of the model that was named first, and of each in
-    `models`."""
+    """Memory reserved for state of all models; what the blocks are of the first that has some, and the levels of each
+    in `models`."""
 
     reserved_bytes: int
     block_tokens: int
