@@ -257,7 +257,8 @@ function fit(total, width, height, ghostRows) {
     const columns = most >= 10 ? most - (most % 10) : most;
     const taken = (Math.ceil(total / columns) + ghostRows) * step + 24;
     if (step <= SMALLEST || taken <= height) {
-      return { columns, step, left, ghostRows, height: taken, size: step - (step >= 14 ? 3 : step >= 8 ? 2 : step >= 4 ? 1 : 0.5) };
+      const size = step - (step >= 14 ? 3 : step >= 8 ? 2 : step >= 4 ? 1 : 0.5);
+      return { columns, step, left, ghostRows, height: taken, size };
     }
   }
 }
