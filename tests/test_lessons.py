@@ -142,7 +142,7 @@ def test_the_five_questions_are_answered_from_what_was_measured(course):
     ("typed", "told"),
     [
         ("4\n", "You predicted: 4 steps: right."),
-        ("1,500\n", "You predicted: 1,500 steps: not so."),
+        ("1,500\n", "You predicted: 1,500 steps: wrong."),
         ("four\n4\n", "'four' is not a whole number of steps."),
     ],
 )
@@ -198,9 +198,9 @@ def test_a_number_is_whole_and_not_negative(text):
         (["0"], "there are lessons 1 to 7"),
         (["3", "--answer", "four"], "--answer: 'four' is not a whole number of steps"),
         (["1", "--answer", "d"], "--answer: 'd' is not one of a, b, c"),
-        (["--answer", "4"], "--answer: goes with one lesson"),
-        (["--all", "--answer", "4"], "--answer: goes with one lesson"),
-        (["--pages", "somewhere"], "--pages: goes with"),
+        (["--answer", "4"], "--answer: requires a lesson"),
+        (["--all", "--answer", "4"], "--answer: requires a lesson"),
+        (["--pages", "somewhere"], "--pages: requires"),
         (["3", "--all"], "--all: runs every lesson"),
     ],
 )

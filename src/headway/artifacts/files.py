@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headway.core.errors import ArtifactError
+from headway.core.request import Pattern
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +98,7 @@ class ModelFiles:
     modules: Modules | None = None
 
     @property
-    def pattern(self) -> Literal["text", "embed"]:
+    def pattern(self) -> Pattern:
         """What repeats: an encoder's inputs are evaluated once."""
         return "text" if self.modules is None else "embed"
 

@@ -9,7 +9,7 @@ import psutil
 import torch
 import torch.nn.functional as F
 
-from headway.artifacts.converted import Held
+from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
@@ -71,7 +71,7 @@ class TextExecutor:
         rows: Callable[[int], int],
         query_rows: QueryRows,
         max_step_positions: int,
-        held: tuple[Held, ...],
+        held: tuple[HeldFile, ...],
     ) -> None:
         """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's
         files in the cache."""
@@ -145,9 +145,10 @@ class TextExecutor:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
         if plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
-        results, spoiled = self._answer(plan.items) if plan.items else ((), ())
+        spans = plan.spans
+        results, spoiled = self._answer(spans) if spans else ((), ())
         # Attention hides a position by a weight of zero, and zero times NaN is NaN: none may stay in the pool.
-        self._state.clear([plan.items[place] for place in spoiled])
+        self._state.clear([spans[place] for place in spoiled])
         if plan.copies:
             self._state.copy(plan.copies)
         return StepResult(results, spoiled)
