@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from headway.artifacts.files import ModelFiles, Modules, PoolingMode
+from headway.compute.embed import formats
 from headway.compute.embed.pooling import POOLING
 from headway.compute.models.encoder import relative_buckets
 from headway.compute.models.encoder_spec import EncoderSpec
@@ -247,3 +248,21 @@ def test_a_tensor_without_a_place_or_a_place_without_a_tensor_is_named() -> None
 def test_a_format_that_encoders_do_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--weights: int4 is not implemented for encoders"):
         load(files_of(oracle("bert")), weights="int4")
+
+
+@pytest.mark.parametrize(
+    ("fast", "kind", "bound", "expected"),
+    [
+        (True, "bert", 0.99, "bf16"),
+        (False, "bert", 0.99, "fp32"),
+        (True, "bert", 1.1, "fp32"),
+        (True, "cross", 0, "fp32"),
+    ],
+)
+def test_auto_is_bf16_only_where_that_is_quicker_and_keeps_the_direction(
+    monkeypatch: pytest.MonkeyPatch, fast: bool, kind: str, bound: float, expected: str
+) -> None:
+    monkeypatch.setattr(formats, "_multiplies_bf16", lambda: fast)
+    monkeypatch.setattr(formats, "BOUND", bound)
+    model = oracle("bert", CROSS_ENCODERS) if kind == "cross" else oracle(kind)
+    assert load(files_of(model), weights="auto").facts.weights_format == expected
