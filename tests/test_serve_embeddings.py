@@ -151,6 +151,16 @@ def test_fields_at_null_or_their_default_ask_for_nothing_and_hints_are_named(ser
     assert answer.status_code == 200 and answer.headers["headway-ignored"] == "user, metadata"
 
 
+def test_tokenize_gives_the_ids_that_embeddings_take(server: FakeServer) -> None:
+    def ids(**fields: Any) -> list[int]:
+        body = {"model": EMBEDS, "prompt": "paris is"} | fields
+        found: list[int] = server.http.post("/tokenize", json=body).json()["tokens"]
+        return found
+
+    assert ids() == [CLS, *tokens(server, "paris is"), SEP] and ids(add_special_tokens=False) == ids()[1:-1]
+    assert vectors(good(server, ids())) == vectors(good(server, "paris is"))
+
+
 # -- prompts --------------------------------------------------------------------------------------------------
 
 
@@ -503,9 +513,11 @@ def test_langchains_embeddings_work_and_foreign_token_ids_are_told_from_ours(ser
     assert "check_embedding_ctx_length is False" in message
 
 
-def test_llama_indexs_embedding_works(server: FakeServer) -> None:
-    llama = pytest.importorskip("llama_index.embeddings.openai_like")
-    model = llama.OpenAILikeEmbedding(model_name=EMBEDS, api_base=f"{server.url}/v1", api_key="none")
+@pytest.mark.parametrize("kind", ["openai.OpenAIEmbedding", "openai_like.OpenAILikeEmbedding"])
+def test_llama_indexs_embeddings_work(server: FakeServer, kind: str) -> None:
+    module, _, name = kind.partition(".")
+    llama = pytest.importorskip(f"llama_index.embeddings.{module}")
+    model = getattr(llama, name)(model_name=EMBEDS, api_base=f"{server.url}/v1", api_key="none")
     assert model.get_text_embedding("paris") == right(server, "paris")
     assert model.get_text_embedding_batch(["paris", "a city"])[1] == right(server, "a city")
 
