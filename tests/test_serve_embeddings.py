@@ -317,11 +317,51 @@ def test_an_input_that_is_none_is_refused_by_its_place(server: FakeServer, given
         refused(answer, "input", words)
 
 
-def test_more_inputs_than_may_ever_wait_are_400_and_more_than_may_wait_now_are_429(server: FakeServer) -> None:
-    refused(ask(server, ["a"] * (MOST_WAITING + 1)), "input", "input is a list of 41", "--max-waiting is 40")
-    assert ask(server, ["a"] * MOST_WAITING).status_code == 200
-    answer = ask(server, ["a " * 100] * 30, long_input="split")
-    refused(answer, "input", "positions", "2000 may wait", "--max-waiting-positions")
+def test_a_list_longer_than_the_queue_is_taken_in_parts_so_that_others_find_a_place(
+    server: FakeServer, hosted: dict[str, Hosted]
+) -> None:
+    """LangChain sends a thousand texts at a time."""
+    executor, answers = hosted[EMBEDS].executor, []
+    texts = [f"a{i}" for i in range(3 * MOST_WAITING)]
+    executor.gate.clear()
+    try:
+        call = threading.Thread(target=lambda: answers.append(good(server, texts, id="many")))
+        call.start()
+        until(lambda: executor.waits)
+        assert len(server.front.story.live) == MOST_WAITING // 2
+        other = threading.Thread(target=lambda: answers.append(good(server, "paris")))
+        other.start()
+        until(lambda: len(server.front.story.live) == MOST_WAITING // 2 + 1)
+    finally:
+        executor.gate.set()
+        other.join(10)
+        call.join(10)
+    (many,) = [answer for answer in answers if len(answer["data"]) > 1]
+    assert vectors(many) == [right(server, text) for text in texts] and len(answers) == 2
+    assert len(server.http.get("/v1/requests/many").json()["data"]) == len(texts)
+
+
+def test_too_many_inputs_or_positions_are_400_and_a_full_queue_is_429(
+    server: FakeServer, hosted: dict[str, Hosted]
+) -> None:
+    refused(ask(server, ["a"] * 2049), "input", "input is a list of 2049", "at most 2048")
+    refused(ask(server, ["a " * 100] * 30, long_input="split"), "input", "positions", "2000 may wait")
+    gate = hosted[EMBEDS].executor.gate
+    gate.clear()
+    calls = [threading.Thread(target=good, args=(server, ["a"] * 20)) for _ in range(3)]
+    executor = hosted[EMBEDS].executor
+    try:
+        for call in calls:
+            call.start()
+            until(lambda: executor.waits)  # those of the first are in the step, the others wait
+        until(lambda: server.front.waiting == MOST_WAITING)
+        answer = ask(server, "paris")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+        assert int(answer.headers["retry-after"]) >= 1
+    finally:
+        gate.set()
+        for call in calls:
+            call.join(10)
 
 
 @pytest.mark.parametrize(

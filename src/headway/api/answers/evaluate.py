@@ -3,6 +3,7 @@ results of a reranking."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,8 @@ _json = msgspec.json.Encoder()
 
 
 class Evaluation(Following):
-    """The requests of one exchange, one for each of `cuts`, and what the model made of their inputs."""
+    """The requests of one exchange, one for each of `cuts`, and what the model made of their inputs. At most
+    `at_once` of them are alive at a time."""
 
     def __init__(
         self,
@@ -35,18 +37,29 @@ class Evaluation(Following):
         cuts: Sequence[Cut],
         exchange: Exchange,
         field: str,
+        at_once: int,
     ) -> None:
         super().__init__(front, model, exchange)
         assert model.ready is not None
         self._size = model.ready.facts.vector
         self._cuts = {new.id: cut for new, cut in zip(news, cuts, strict=True)}
         self._values: dict[str, list[bytes]] = {new.id: [b""] * len(new.inputs) for new in news}
-        longest = [max(each.cost for each in new.inputs) for new in news]
         places = range(len(news)) if len(news) > 1 else (None,)
-        self.submit(
-            news,
-            [Wanted(most, None, prompt_field=field, place=i) for most, i in zip(longest, places, strict=True)],
+        self._coming = deque(
+            (new, Wanted(max(each.cost for each in new.inputs), None, prompt_field=field, place=place))
+            for new, place in zip(news, places, strict=True)
         )
+        self._at_once = at_once
+        self.ended()
+
+    def ended(self) -> None:
+        """Submit more once half of those before are over, so that several reach the engine together."""
+        if self._coming and self._left <= self._at_once // 2:
+            news, wanted = zip(*(self._coming.popleft() for _ in range(self._room())), strict=True)
+            self.submit(news, wanted)
+
+    def _room(self) -> int:
+        return min(len(self._coming), self._at_once - self._left)
 
     def take(self, item: Arriving) -> None:
         assert isinstance(item, Embedded), "an encoder sends vectors"
