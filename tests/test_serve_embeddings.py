@@ -151,6 +151,17 @@ def test_fields_at_null_or_their_default_ask_for_nothing_and_hints_are_named(ser
     assert answer.status_code == 200 and answer.headers["headway-ignored"] == "user, metadata"
 
 
+def test_the_vectors_of_all_tokens_stand_together_under_their_input(server: FakeServer) -> None:
+    ids = (CLS, *tokens(server, "paris is"), SEP)
+    expected = np.frombuffer(expected_vector(Evaluate(ids, raw=True), VALUES), "<f4").reshape(4, VALUES)
+    (row,) = good(server, "paris is", token_vectors=True)["data"]
+    assert row["embeddings"] == expected.tolist() and "embedding" not in row
+    (row,) = good(server, "paris is", token_vectors=True, encoding_format="base64", dimensions=3)["data"]
+    cut = [np.frombuffer(base64.b64decode(each), "<f4").tolist() for each in row["embeddings"]]
+    assert cut == expected[:, :3].tolist()
+    refused(ask(server, LONG, token_vectors=True, long_input="split"), "token_vectors", "pools nothing")
+
+
 def test_tokenize_gives_the_ids_that_embeddings_take(server: FakeServer) -> None:
     def ids(**fields: Any) -> list[int]:
         body = {"model": EMBEDS, "prompt": "paris is"} | fields
@@ -170,6 +181,9 @@ def test_the_models_prompts_go_before_texts_by_name_by_type_or_by_its_default(se
 
     assert of() == of(prompt_name="passage") == of(input_type="search_document") == [right(server, "passage : paris")]
     assert of(prompt_name="query") == of(input_type="query") == [right(server, "query : paris")]
+    chunks = good(server, ["paris", "a city"], model=PROMPTED, prompt_name="query", long_input="late")
+    own = [tokens(server, text) for text in ("query : paris", "a city")]
+    assert chunks["headway"]["inputs"][0]["chunks"] == [[0, len(own[0])], [len(own[0]), sum(map(len, own))]]
     assert good(server, [CLS, 9, SEP], model=PROMPTED)["usage"]["total_tokens"] == 3, "ids are as they are"
 
 
@@ -215,6 +229,7 @@ def test_one_that_its_words_alone_tell_to_be_too_long_is_never_tokenised(
 
 
 def test_what_fills_the_model_to_the_last_position_is_served(server: FakeServer) -> None:
+    assert ask(server, " ".join(["a"] * LIMIT), add_special_tokens=False).status_code == 200
     text = " ".join(["a"] * (LIMIT - 2))
     assert good(server, text)["usage"]["total_tokens"] == LIMIT
     assert ask(server, f"{text} a").status_code == 400

@@ -81,7 +81,8 @@ class Evaluation(Following):
         cut, values = self._cuts[id], self._values[id]
         if cut.what == "split":
             return weighted_mean(rows_of(b"".join(values), self._size), cut.weights)
-        return rows_of(values[0], self._size)
+        (only,) = cut.inputs
+        return rows_of(values[0], len(values[0]) // (4 * only.rows) if only.raw else self._size)
 
     def _told(self) -> dict[str, Any]:
         """What was spent, and what became of the inputs that did not stay as they are."""
@@ -118,20 +119,28 @@ class Embeddings:
     normalized: bool
 
     def body(self, rows: Sequence[Rows], cuts: Sequence[Cut]) -> dict[str, Any]:
-        """In the order of the inputs; a document of several chunks has a row for each."""
+        """In the order of the inputs; a document of several chunks has a row for each, and tokens' vectors stand
+        together under `embeddings`."""
         remade = [
             shortened(each, self.dimensions, normalize=self.normalize and self._other(each, cut))
             for each, cut in zip(rows, cuts, strict=True)
         ]
-        together = remade[0] if len(remade) == 1 else np.concatenate(remade)
-        vectors = as_base64(together) if self.base64 else as_floats(together)
-        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
+        data: list[dict[str, Any]]
+        if any(cut.inputs[0].raw for cut in cuts):
+            given = [self._written(each) for each in remade]
+            data = [{"object": "embedding", "index": i, "embeddings": each} for i, each in enumerate(given)]
+        else:
+            vectors = self._written(remade[0] if len(remade) == 1 else np.concatenate(remade))
+            data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
         return {"object": "list", "model": self.model, "data": data}
+
+    def _written(self, vectors: Rows) -> list[bytes] | list[list[float]]:
+        return as_base64(vectors) if self.base64 else as_floats(vectors)
 
     def _other(self, rows: Rows, cut: Cut) -> bool:
         """Whether these vectors may be of another length than 1."""
         cut_off = self.dimensions is not None and self.dimensions < rows.shape[1]
-        return not self.normalized or cut_off or cut.what == "split"
+        return not self.normalized or cut_off or cut.what == "split" or cut.inputs[0].raw
 
 
 @dataclass(frozen=True)

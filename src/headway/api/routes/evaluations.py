@@ -56,7 +56,7 @@ async def embeddings(request: Request) -> Response:
         model.name,
         body.encoding_format == "base64",
         body.dimensions,
-        normalize=facts.normalized if body.normalize is None else body.normalize,
+        normalize=facts.normalized and not body.token_vectors if body.normalize is None else body.normalize,
         normalized=facts.normalized,
     )
     return await evaluation.answer(request, fields.headers, shape)
