@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,6 +78,14 @@ def test_vectors_are_those_of_transformers_alone_and_among_others_of_any_length(
         assert vector @ expected(oracle, text) > 0.9999
         assert vector @ embed(server, text)[0] > 0.99999
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+
+
+def test_vectors_are_those_of_sentence_transformers(server: Server) -> None:
+    golden = json.loads((Path(__file__).parent / "data" / "embeddings.json").read_text(encoding="utf-8"))
+    expected_rows = np.array(golden["vectors"][EMBEDS]["values"])
+    assert ((embed(server, golden["texts"]) * expected_rows).sum(axis=1) > 0.9999).all()
+    floats = answer(server, "/v1/embeddings", {"model": EMBEDS, "input": golden["texts"]})["data"]
+    assert [row["embedding"] for row in floats] == embed(server, golden["texts"]).tolist()
 
 
 def test_what_is_truncated_is_what_the_library_would_cut(server: Server, oracle: tuple[Any, Any]) -> None:
