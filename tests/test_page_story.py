@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
 FOLD = """async ([events, delivers]) => {
   const { Story } = await import("page/story.js");
   const { requestView } = await import("page/view.js");
-  const { tell } = await import("page/sentences.js");
+  const { tell, line } = await import("page/sentences.js");
   let story = new Story({ delivers });
   return events.map((event, place) => {
     story.fold(event);
@@ -43,7 +43,7 @@ FOLD = """async ([events, delivers]) => {
     const blocks = Object.fromEntries(records.map((record) => [record.id, tables(record)]));
     const cells = { live: 0, reusable: 0, free: 0 };
     for (let block = 0; block < story.pool.total; block += 1) cells[story.pool.cell(block).state] += 1;
-    return { views, blocks, cells, told: views.map(tell), unknown: [...story.unknown] };
+    return { views, blocks, cells, told: views.map(tell), lines: views.map(line), unknown: [...story.unknown] };
   });
 }"""
 
@@ -105,6 +105,8 @@ def test_the_page_tells_the_windows_of_an_encoders_inputs_as_the_server_does(
             assert [
                 [words for words in told if "indow" in words or "input" in words] for told in theirs["told"]
             ] == windows
+    lines = {words for theirs in found if theirs for words in theirs["lines"]}
+    assert {"Evaluates: 0 of 5 positions", "Evaluates: 3 of 11 windows", "Decodes to pixels: 3 of 3 items"} <= lines
     assert any("evaluated in step 1 (encode, pool)" in words for told in windows for words in told)
 
 

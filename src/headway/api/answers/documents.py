@@ -123,11 +123,12 @@ class Evaluations(msgspec.Struct):
 
 
 class Embedding(msgspec.Struct):
-    """Numbers, or base64 of fp32 values, little-endian."""
+    """Numbers, or base64 of fp32 values, little-endian; `embeddings` are the tokens', where those are asked for."""
 
     object: Literal["embedding"]
     index: Count
-    embedding: list[float] | str
+    embedding: list[float] | str | UnsetType = UNSET
+    embeddings: list[list[float] | str] | UnsetType = UNSET
 
 
 class EmbeddingList(msgspec.Struct):

@@ -27,6 +27,8 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                  `input`, or, with `chunk_tokens`, so many tokens each of every text of `input`
     truncate_prompt_tokens   vLLM's: like `truncate`, at so many tokens; -1 at what the model takes
     prompt_name, input_type  which of the model's prompts is put before each text
+    token_vectors  a vector of each token, special ones included, instead of one of them all: what the encoder has
+                 before anything is pooled
     normalize    vectors of length 1; by default as the model's files say
     """
 
@@ -39,6 +41,7 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     chunk_tokens: int | None = None
     prompt_name: str | None = None
     input_type: str | None = None
+    token_vectors: bool = False
     normalize: bool | None = None
     add_special_tokens: bool = True
     priority: int = 0
@@ -57,6 +60,11 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             if not item:
                 raise InvalidRequest("input", f"{named} is empty; at least one token is needed")
         return given, listed
+
+    @property
+    def one_vector_each(self) -> bool:
+        """Whether each input has a vector, or tokens' vectors, of its own."""
+        return self.treatment != "late"
 
     @property
     def treatment(self) -> LongInput:

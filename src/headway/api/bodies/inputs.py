@@ -109,6 +109,9 @@ def check_embeddings(model: FrontEncoder, body: EmbeddingsBody) -> None:
         raise InvalidRequest("dimensions", f"{message}, so it must be from 1 to {facts.vector}")
     if body.normalize is False and facts.normalized:
         raise InvalidRequest("normalize", f"normalize is false, but {model.name} normalizes its vectors itself")
+    if body.token_vectors and body.treatment in ("split", "late"):
+        message = f"token_vectors pools nothing, and long_input: {body.treatment} does; send one of them"
+        raise InvalidRequest("token_vectors", message)
     if body.treatment == "late" and "cls" in model.modules.pooling:
         message = f"late pools the positions of each chunk, but {model.name} takes its vector from the first position"
         raise InvalidRequest("long_input", f"{message} of an input (cls); use split")
@@ -134,13 +137,14 @@ def embedding_inputs(
     assert model.ready is not None
     limit, vocab = model.ready.max_context, model.ready.facts.vocab
     names = [f"input[{i}]" if listed else "input" for i in range(len(given))]
-    if body.treatment in ("error", "late") and (long := _told_by_length(model, given, names, limit)):
-        return long
+    frame = model.frame if body.add_special_tokens else _UNFRAMED
+    if body.treatment in ("error", "late") and (long := _told_by_length(model, given, names, limit - frame.around)):
+        return replace(long, tokens=long.tokens + frame.around)
     if prompt and (body.prompt_name or body.input_type) and not all(isinstance(each, str) for each in given):
         raise InvalidRequest("input", "a prompt goes before texts, and input has token ids; leave the prompt out")
-    texts = [prompt + each for each in given if isinstance(each, str)]
-    encoded = iter(_encode(model, texts))
-    frame = model.frame if body.add_special_tokens else _UNFRAMED
+    texts = [each for each in given if isinstance(each, str)]
+    prompted = len(texts) if body.one_vector_each or body.chunk_tokens else 1  # a document's first chunk only
+    encoded = iter(_encode(model, [*(prompt + each for each in texts[:prompted]), *texts[prompted:]]))
     inputs: list[_Input] = []
     for name, each in zip(names, given, strict=True):
         if isinstance(each, str):
@@ -159,7 +163,7 @@ def embedding_inputs(
         cut = _cut(body, one, limit, opening)
         if cut is None:
             return Overlong(name, one.positions, "input", _instead(model))
-        cuts.append(cut)
+        cuts.append(windows.unpooled(cut) if body.token_vectors else cut)
     return cuts
 
 
@@ -238,10 +242,10 @@ def _encode(model: FrontEncoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _told_by_length(model: FrontEncoder, given: Sequence[Given], names: Sequence[str], limit: int) -> Overlong | None:
-    """The first that is too long, as far as lengths alone tell."""
+    """The first of more than `limit` tokens of its own, as far as lengths alone tell."""
     for name, each in zip(names, given, strict=True):
         if isinstance(each, str) and len(each) > limit:
-            fewest = model.tokenizer.fewest_tokens(model.written(each)) + model.frame.around
+            fewest = model.tokenizer.fewest_tokens(model.written(each))
             if fewest > limit:
                 return Overlong(name, fewest, "input", _instead(model), at_least=True)
     return None

@@ -10,6 +10,7 @@ const BY = {
   caller: "the caller ended it",
 };
 const MOST_NAMES = 4;
+const DOES = { evaluate: "Evaluates", encode: "Encodes", update: "Updates", decode_pixels: "Decodes to pixels" };
 const MOST_WINDOWS = 8;
 const ALIVE = ["received", "waiting", "running"];
 const ON = { space: "space", turn: "a turn", input: "input" };
@@ -64,7 +65,7 @@ function moving(view) {
   const doing = view.intervals.at(-1)?.name;
   const step = count(view.verdict.positions, "position");
   if (doing === "decode") return `Decodes: ${step} in this step`;
-  if (view.parts) return `${doing[0].toUpperCase()}${doing.slice(1)}s: ${amount(view.parts)}`;
+  if (view.parts) return `${DOES[doing] ?? doing}: ${amount(view.parts)}`;
   const { prompt } = view.sequences[0].tokens;
   const { computed } = view.sequences[0].positions;
   if (doing === "recompute") return `Recomputes lost state: ${step} in this step`;
