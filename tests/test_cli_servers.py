@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fake_server import FakeServer, fake_serving
@@ -23,6 +24,7 @@ from headway.core.events import Arrived, Received
 from headway.front.state import Front
 from headway.story.sinks.log import EventLog
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import RequestView
 
 ASKING = (["chat", "hi"], ["top", "--once"], ["why", "a"], ["timeline"], ["doctor"])
 
@@ -212,7 +214,7 @@ def test_a_log_that_ends_with_a_request_just_received_tells_no_negative_time(
         assert main(["why", id, "--json", "--log", str(tmp_path / "events")]) == 0
         view = json.loads(capsys.readouterr().out)
         assert all(interval["ms"] >= 0 for interval in view["intervals"]) and view["elapsed_ms"] >= 7
-        assert "-" not in " ".join(tell(view))
+        assert "-" not in " ".join(tell(msgspec.convert(view, RequestView)))
 
 
 # -- serving --------------------------------------------------------------------------------------------------

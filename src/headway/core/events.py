@@ -140,6 +140,10 @@ class Levels(msgspec.Struct, frozen=True):
     seats_used: int
     evictions: int
 
+    @property
+    def total(self) -> int:
+        return self.live + self.reusable + self.free
+
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
     """One span of a step: `positions` from `start` of sequence `index` of `id`. `doing` names the interval."""

@@ -150,7 +150,7 @@ class Pair:
     def records_view(self) -> dict[str, Any]:
         """Both records as they ended, ready for JSON."""
         story, now = self.narrator.story, self.events[-1].at if self.events else 0
-        return {name: request_view(story, story.record(name), now) for name in self.prompts}
+        return {name: msgspec.to_builtins(request_view(story, story.record(name), now)) for name in self.prompts}
 
 
 def _extent(sequence: Sequence) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""What answers look like, as types: for `/openapi.json` alone. The tests hold real answers against them.
+"""What answers look like, as types: for `/openapi.json` alone. The tests hold real answers against them. What
+requests and pools look like is in `story/tell/views.py`.
 
 A member that may be absent is `Unset`; answers may have more members than these.
 """
@@ -10,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headway.core.request import FinishReason, Pattern, Stage
-from headway.core.verdict import On, Verdict, WaitRule
+from headway.core.request import FinishReason
 from headway.front.state import State
 
 Count: TypeAlias = int
@@ -200,106 +200,3 @@ class Tokens(msgspec.Struct):
 
 class Prompt(msgspec.Struct):
     prompt: str
-
-
-class Sequence(msgspec.Struct):
-    """One token history: positions by what became of them, blocks held and shared, tokens."""
-
-    positions: dict[str, Count]
-    blocks: dict[str, Count]
-    tokens: dict[str, Count]
-
-
-class Prefix(msgspec.Struct):
-    """Positions reused at first admission, and why there were no more."""
-
-    reused: Count
-    miss: Object | None
-
-
-class Interval(msgspec.Struct):
-    """Time of one kind, in milliseconds; waits name what for."""
-
-    name: str
-    ms: float
-    on: On | UnsetType = UNSET
-    rule: WaitRule | UnsetType = UNSET
-
-
-class Part(msgspec.Struct):
-    """A window of an input, or another part that is evaluated whole: `done` of `of` evaluations, the last of them in
-    `step`, of so many positions."""
-
-    done: Count
-    of: Count
-    step: Count | None
-    positions: Count | UnsetType = UNSET
-
-
-class RequestRecord(msgspec.Struct):
-    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`. What is not a text's has
-    `parts` in the place of sequences, and the model's `stages` for each."""
-
-    id: str
-    pattern: Pattern
-    stage: Stage
-    verdict: Verdict | None
-    sequences: list[Sequence]
-    preemptions: Count
-    preempted_for: list[str]
-    prefix: Prefix
-    intervals: list[Interval]
-    elapsed_ms: float
-    priority: int
-    max_tokens: int | None
-    parts: list[Part] | UnsetType = UNSET
-    stages: list[str] | UnsetType = UNSET
-
-
-class RequestRecords(msgspec.Struct):
-    """A page; `next` is the id to go on `after`, or null."""
-
-    data: list[RequestRecord]
-    next: str | None
-
-
-class ListRecords(msgspec.Struct):
-    """The requests of one exchange with a list of prompts."""
-
-    id: str
-    data: list[RequestRecord]
-
-
-class Blocks(msgspec.Struct):
-    """live + reusable + free = total."""
-
-    total: Count
-    live: Count
-    reusable: Count
-    free: Count
-
-
-class Tier(msgspec.Struct):
-    name: str
-    blocks: Count
-    bytes: Count
-
-
-class ModelLevels(msgspec.Struct):
-    """What one model's pool holds, in the unit of its space, and how many of its seats are used."""
-
-    model: str
-    live: Count
-    reusable: Count
-    free: Count
-    seats: Count
-
-
-class Pool(msgspec.Struct):
-    """Memory reserved for state, and what its blocks are."""
-
-    reserved_bytes: Count
-    block_tokens: Count
-    blocks: Blocks
-    tiers: list[Tier]
-    models: list[ModelLevels]
