@@ -1,4 +1,4 @@
-"""Numbers must not depend on batch composition: the same bits alone, batched, chunked, after reuse and with drafts."""
+"""Numbers must not depend on batch composition: the same bits alone, batched, chunked, reused and with drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bits do not depend on batch composition on older processors either: libraries are told to do without newer instructions."""
+"""Bits do not depend on batch composition on older processors either: libraries do without newer instructions."""
 
 from __future__ import annotations
 

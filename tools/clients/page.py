@@ -65,7 +65,8 @@ def _cell(outcome: Outcome) -> str:
 
 def _meaning(results: dict[Client, dict[str, Outcome]]) -> str:
     lines = [f"- `{task}`: {meaning}" for task, meaning in _asked(results)]
-    told = "*ok*: as described below. *failed*: otherwise, for the reason given. *–*: the client has no way to ask for it."
+    told = "*ok*: as described below. *failed*: otherwise, for the reason given. "
+    told += "*–*: the client has no way to ask for it."
     return "\n".join([told, "", *lines])
 
 

@@ -1,4 +1,5 @@
-"""How one step of one model is put together: whole items of the running, divisible ones, admissions, in that order.
+"""How one step of one model is put together: whole items of the running requests (decode positions), divisible ones
+(chunked prefill), admissions, in that order.
 
 The decisions are the policy's; space is taken here, at once and for good, so a plan never has to be undone. A
 `Planner` lives for one call of `Engine.plan`.

@@ -65,8 +65,8 @@ def _loop(second: Measured) -> ClosingQuestion:
         "c",
         f"In lesson 2, {text[fed]} of {text['evaluations']} evaluations of the text took the token chosen "
         f"before as input, and {image[fed]} of {image['evaluations']} of the image the latent updated before; of "
-        f"the embedding {embed[fed]} of {embed['evaluations']} did. A large answer can leave one evaluation, a server "
-        "can cut it into pieces, and layers follow each other within one evaluation.",
+        f"the embedding {embed[fed]} of {embed['evaluations']} did. A large answer can leave one evaluation, a "
+        "server can cut it into pieces, and layers follow each other within one evaluation.",
     )
 
 
