@@ -34,7 +34,7 @@ def test_the_defaults_are_those_of_the_public_contract() -> None:
         "api_key": None, "model": ("smollm2-135m",), "served_name": None, "config": None,
         "max_waiting_positions": 1 << 20, "max_seconds": None, "max_body": Memory(bytes=32 << 20),
         "slow_reader_seconds": 30, "keep_alive_seconds": 75, "allow_origin": (), "draft": "none",
-        "event_log_bytes": Memory(bytes=512 << 20),
+        "event_log_bytes": Memory(bytes=512 << 20), "max_slowdown": 2.0,
     }  # fmt: skip
     assert {name: getattr(ServeOptions(), name) for name in dataclasses.asdict(ServeOptions())} == expected
     assert read() == (ServeOptions(), {})
@@ -68,7 +68,7 @@ def test_every_option_is_read_from_the_environment_and_the_file_as_from_the_comm
         "host_tier": "9MiB", "disk_tier": "d", "disk_tier_bytes": "10MiB", "event_log": "e", "log_prompts": "true",
         "api_key": "k", "model": "m", "served_name": "n", "max_waiting_positions": "11", "max_seconds": "12",
         "max_body": "13MiB", "slow_reader_seconds": "14", "keep_alive_seconds": "15", "allow_origin": "https://o",
-        "draft": "ngram:3", "event_log_bytes": "15MiB",
+        "draft": "ngram:3", "event_log_bytes": "15MiB", "max_slowdown": "3",
     }  # fmt: skip
     assert {*texts, "config"} == {field.name for field in dataclasses.fields(ServeOptions)}
     for name, text in texts.items():
@@ -97,6 +97,8 @@ def test_models_are_repeated_separated_by_commas_or_listed(tmp_path: Path) -> No
         ({"HEADWAY_SEATS": "many"}, "--seats", "'many' is not a whole number (from HEADWAY_SEATS)"),
         ({"HEADWAY_SEATS": "0"}, "--seats", "must be at least 1, got 0"),
         ({"HEADWAY_SEATS": "-1"}, "--seats", "must be at least 1, got -1"),
+        ({"HEADWAY_MAX_SLOWDOWN": "0.5"}, "--max-slowdown", "must be at least 1, got 0.5"),
+        ({"HEADWAY_MAX_SLOWDOWN": "twice"}, "--max-slowdown", "'twice' is not a number like 2 or 1.5"),
         ({"HEADWAY_BLOCK_TOKENS": "257"}, "--block-tokens", "must be at most 256, got 257"),
         ({"HEADWAY_PORT": "65536"}, "--port", "must be at most 65535, got 65536"),
         ({"HEADWAY_MEMORY": "-2GiB"}, "--memory", "'-2GiB' is not a size"),
@@ -153,7 +155,7 @@ def test_more_seats_than_step_tokens_cannot_work() -> None:
     "options",
     [{"policy": "deadline"}, {"policy": "fair"}, {"admit": "reserve"}, {"admit": "predict"}, {"recovery": "auto"},
      {"weights": "int8"}, {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
-     {"disk_tier_bytes": Memory(bytes=1)}, {"model": ("a", "b")}],
+     {"disk_tier_bytes": Memory(bytes=1)}],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
     (name,) = options

@@ -21,7 +21,7 @@ from headway.core.config import ServeOptions, add_arguments, read_options
 from headway.front.guard import Guard
 from headway.front.origins import ANY
 from headway.front.state import Front
-from headway.replica.options import ReplicaOptions
+from headway.replica.options import ModelOptions, ReplicaOptions
 from serving import MODEL, Server, headway, serving
 
 KEY = "sk-Correct.Horse/Battery+Staple="
@@ -161,7 +161,7 @@ def test_a_page_of_the_internet_that_was_named_may_call_a_server_on_this_machine
 
 
 def test_without_named_origins_a_page_that_asks_beforehand_is_told_why_not(smollm2: ModelFiles) -> None:
-    front = Front(smollm2, ReplicaOptions(model=MODEL, cache="", block_tokens=16), served_name=MODEL)
+    front = Front({MODEL: smollm2}, ReplicaOptions(models=(ModelOptions(model=MODEL),), cache=""))
     before = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
 
     async def life() -> httpx.Response:

@@ -92,7 +92,7 @@ def test_a_text_whose_bytes_are_more_than_may_wait_is_judged_by_its_tokens_once_
     server: FakeServer,
 ) -> None:
     text = "the " * 900
-    assert len(server.front.tokenizer.encode(text)) < POSITIONS < len(text)
+    assert len(server.model.tokenizer.encode(text)) < POSITIONS < len(text)
     assert server.complete(text, max_tokens=1).status_code == 200
     chat = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     assert server.http.post("/v1/chat/completions", json=chat).status_code == 200
@@ -119,14 +119,14 @@ def test_two_prompts_that_fit_one_by_one_do_not_both_slip_through_while_they_are
     blocked: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their true counts are far below the limit: it is their bounds that must not fit together."""
-    front, encode = blocked.front, blocked.front.tokenizer.encode
+    front, encode = blocked.front, blocked.model.tokenizer.encode
     open_gate = threading.Event()
 
     def slow(text: str, **how: Any) -> list[int]:
         open_gate.wait(10)
         return encode(text, **how)
 
-    monkeypatch.setattr(front.tokenizer, "encode", slow)
+    monkeypatch.setattr(blocked.model.tokenizer, "encode", slow)
     text = "the " * 150
     first = threading.Thread(target=blocked.complete, args=(text,), kwargs={"id": "text-1", "max_tokens": 1})
     first.start()

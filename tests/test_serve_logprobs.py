@@ -212,8 +212,7 @@ def test_lists_that_mean_nothing_are_refused(server: Server) -> None:
     for prompt, words in (
         ([], "is empty"), ([""], "prompt[0] is empty"), (["a", []], "prompt[1] is empty"),
         (["a", 3], "prompt[1] is neither a string nor token ids"), ([[1], [2.5]], "prompt[1] is neither"),
-        ([[1], [10**9]], "token ids must be from 0 to"),
-        (["a"] * 600, "list of 600 prompts, and --max-waiting is 512"),
+        ([[1], [10**9]], "token ids must be from 0 to"), (["a"] * 600, "list of 600, and --max-waiting is 512"),
     ):  # fmt: skip
         response = server.complete(prompt, max_tokens=1)
         assert response.status_code == 400 and response.json()["error"]["param"] == "prompt"

@@ -302,7 +302,7 @@ def test_a_renderer_that_cannot_be_had_is_a_503_and_the_next_request_is_served(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        for process in server.front.template.renderers._idle:
+        for process in server.model.template.renderers._idle:
             process.restart()
             patch.setattr(process, "_command", ["/nowhere/python"])
         answer = chat(server, "hi")

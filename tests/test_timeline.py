@@ -132,12 +132,13 @@ def test_a_step_is_one_slice_with_its_positions_and_its_members(mixed):
 
 def test_positions_by_kind_sum_to_what_the_records_count(mixed):
     world, trace = mixed
-    sums = dict.fromkeys(("prefilled", "decoded", "recomputed", "rejected"), 0)
+    sums = dict.fromkeys(("prefilled", "decoded", "recomputed", "rejected", "evaluated"), 0)
     for part in of_kind(trace, "X"):
         if part["pid"] == ENGINE and "failed" not in part["args"]:
             for kind, count in part["args"]["positions"].items():
                 sums[kind] += count
     records = [sequence.counts for record in world.story.ended.values() for sequence in record.sequences]
+    assert sums.pop("evaluated") == 0, "only encoders evaluate without a sequence"
     assert sums == {kind: sum(getattr(counts, kind) for counts in records) for kind in sums}
     assert min(sums.values()) > 0
 

@@ -8,6 +8,7 @@ tests hold that against the routes and against what a server answers.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +19,16 @@ from starlette.routing import Route
 
 import headway
 from headway.api.answers import documents
+from headway.api.bodies.embeddings import EmbeddingsBody
 from headway.api.bodies.generation import ChatBody, CompletionBody
+from headway.api.bodies.rerank import RerankBody
 from headway.api.describe import SCHEMAS, Json, schemas
 from headway.api.routes.introspection import MOST_ON_A_PAGE, PAGE
 from headway.api.routes.tokens import DetokenizeBody, TokenizeBody
 from headway.core.request import Stage
 from headway.front.exchange import REQUEST_ID
 from headway.front.guard import OPEN_PATHS, Guard
+from headway.front.state import Front
 
 _STREAM = "text/event-stream"
 #: OpenAPI 3.1 has no way to describe the events of a stream.
@@ -87,6 +91,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "create_completion", "Continue a prompt, or each of a list of prompts.", (documents.Completion, _STREAM),
         _GENERATING, CompletionBody,
     ),
+    ("POST", "/v1/embeddings"): Operation(
+        "create_embedding", "A vector of each input.", (documents.EmbeddingList,), _GENERATING, EmbeddingsBody
+    ),
+    ("POST", "/v1/rerank"): Operation(
+        "rerank", "Documents in the order of their relevance for a query.", (documents.Reranking,), _GENERATING,
+        RerankBody,
+    ),
     ("POST", "/tokenize"): Operation(
         "tokenize", "The token ids of a prompt, or of messages.", (documents.Tokens,), (404, *_READING), TokenizeBody
     ),
@@ -130,11 +141,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 async def openapi(request: Request) -> Response:
     """The document, for this server."""
     guard: Guard = request.app.state.guard
-    return JSONResponse(document(request.app.state.front.served_name, needs_key=guard.needs_key))
+    front: Front = request.app.state.front
+    models = {model.output: model.name for model in reversed(front.models.values())}
+    return JSONResponse(document(models, needs_key=guard.needs_key))
 
 
-def document(model: str, *, needs_key: bool) -> Json:
-    """OpenAPI 3.1 for a server of `model`; with `needs_key` it names the key that most paths want."""
+def document(models: Mapping[str, str], *, needs_key: bool) -> Json:
+    """OpenAPI 3.1 for a server of `models`: by what they make (`ModelFacts.output`) the name of one. With `needs_key`
+    it names the key for most paths."""
     paths: Json = {}
     for (method, path), operation in OPERATIONS.items():
         paths.setdefault(path, {})[method.lower()] = _operation(path, operation, needs_key)
@@ -143,7 +157,7 @@ def document(model: str, *, needs_key: bool) -> Json:
     components: Json = {
         "parameters": {"x-request-id": _request_id()},
         "responses": {str(status): _refusal(status) for status in REFUSALS if status != 401 or needs_key},
-        "schemas": schemas(bodies, kinds | {documents.Error}, model),
+        "schemas": schemas(bodies, kinds | {documents.Error}, _names(bodies, models)),
     }
     found: Json = {
         "openapi": "3.1.1",
@@ -161,6 +175,12 @@ def document(model: str, *, needs_key: bool) -> Json:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         found["security"] = [{"key": []}]
     return {**found, "components": _sorted(components), "paths": _sorted(paths)}
+
+
+def _names(bodies: Iterable[type[msgspec.Struct]], models: Mapping[str, str]) -> dict[type[msgspec.Struct], str]:
+    """For each body the name of a model that serves it, if there is one."""
+    makes: dict[type[msgspec.Struct], str] = {EmbeddingsBody: "vector", RerankBody: "score"}
+    return {body: models[kind] for body in bodies if (kind := makes.get(body, "tokens")) in models}
 
 
 def _operation(path: str, operation: Operation, needs_key: bool) -> Json:

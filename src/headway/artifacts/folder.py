@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from headway.artifacts import revision
-from headway.artifacts.files import ModelFiles, check_id
+from headway.artifacts import modules, revision
+from headway.artifacts.files import DenseStage, ModelFiles, Modules, Tensors, check_id
+from headway.artifacts.jsonfile import optional, required
 from headway.artifacts.location import Location
+from headway.artifacts.onnx import OnnxTensors
 from headway.artifacts.revision import ContentDigest
 from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
@@ -26,7 +28,7 @@ def load(name: str, location: Location) -> ModelFiles:
     """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
     a missing file, ArtifactError for a damaged one."""
     folder = location.path
-    config = _json(folder / "config.json")
+    config = required(folder / "config.json") if location.config is None else location.config
     if "quantization_config" in config:
         raise UnsupportedModel(name, "quantised weights (quantization_config in config.json)")
     if not (folder / "tokenizer.json").is_file():
@@ -34,14 +36,14 @@ def load(name: str, location: Location) -> ModelFiles:
             f"tokenizer.json not found in {folder}; other files (tokenizer.model, vocab.json) are not read, "
             "convert them with the transformers library"
         )
-    shards = _shards(name, folder)
-    tensors = FolderTensors(name, shards)
-    tokenizer_config = _optional_json(folder / "tokenizer_config.json")
+    tokenizer_config = optional(folder / "tokenizer_config.json")
+    around = location.modules or modules.read(name, folder, config, tokenizer_config)
+    shards, tensors = _weights(name, folder, around)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    special = _special(tokenizer_config, _optional_json(folder / "special_tokens_map.json"))
+    special = _special(tokenizer_config, optional(folder / "special_tokens_map.json"))
     bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
-    eos_ids = _eos_ids(config, _optional_json(folder / "generation_config.json"), tokenizer, special)
-    for id in eos_ids:
+    eos_ids = _eos_ids(config, optional(folder / "generation_config.json"), tokenizer, special)
+    for id in eos_ids if around is None else ():
         check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
         name=name,
@@ -56,21 +58,18 @@ def load(name: str, location: Location) -> ModelFiles:
         eos_ids=eos_ids,
         special=special,
         source=location.source or str(folder),
+        modules=around,
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelNotFound(f"{path.name} not found in {path.parent}") from error
-    except ValueError as error:
-        raise ArtifactError(f"{path} is not JSON: {error}") from error
-    return value
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return _json(path) if path.exists() else {}
+def _weights(name: str, folder: Path, around: Modules | None) -> tuple[list[Path], Tensors]:
+    """The files that hold weights, and their tensors. Of ONNX files only encoders' are read."""
+    onnx = folder / "model.onnx"
+    if around is not None and onnx.is_file() and not any(folder.glob("*.safetensors*")):
+        return [onnx], OnnxTensors(name, onnx)
+    shards = dict.fromkeys(_shards(name, folder), "")
+    shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
+    return list(shards), FolderTensors(name, shards)
 
 
 def _shards(name: str, folder: Path) -> list[Path]:
@@ -78,7 +77,7 @@ def _shards(name: str, folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     single = folder / "model.safetensors"
     if index.exists():
-        shards = [folder / shard for shard in dict.fromkeys(_json(index)["weight_map"].values())]
+        shards = [folder / shard for shard in dict.fromkeys(required(index)["weight_map"].values())]
     else:
         shards = [single] if single.exists() else []
     for shard in shards:
@@ -91,6 +90,13 @@ def _shards(name: str, folder: Path) -> list[Path]:
         raise ModelNotFound(f"{folder} has no weights (model.safetensors, or its index and shards)")
     kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read"
     raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
+
+
+def _dense_file(name: str, folder: Path, stage: DenseStage) -> Path:
+    file = folder / stage.folder / "model.safetensors"
+    if not file.is_file():
+        raise ModelNotFound(f"{name}: {stage.folder} holds no model.safetensors; pickled weights are not read")
+    return file
 
 
 def _text(token: Any) -> str | None:
@@ -141,30 +147,33 @@ class FolderTensors:
     """The weights of safetensors files, one memory map per file. Raises UnsupportedModel for a format that is not
     read, ArtifactError for a file that is cut off."""
 
-    def __init__(self, name: str, shards: list[Path]) -> None:
-        self._name = name
+    def __init__(self, name: str, shards: dict[Path, str]) -> None:
+        """`shards`: files, and what their tensors' names begin with here."""
+        self._name, self._prefixes = name, shards
         self._headers = {shard: self._header(shard) for shard in shards}
 
     def names(self) -> list[str]:
-        return [name for header in self._headers.values() for name in header]
+        return [self._prefixes[shard] + name for shard, header in self._headers.items() for name in header]
 
     def read(self) -> Iterator[tuple[str, np.ndarray]]:
         """Every tensor once, as float32. Those stored so are views of the file, not copies; writing to one
         leaves the file as it is."""
         for shard, header in self._headers.items():
-            data = np.memmap(shard, np.uint8, "c")
+            data, prefix = np.memmap(shard, np.uint8, "c"), self._prefixes[shard]
             for name, entry in header.items():
                 start, end = entry["data_offsets"]
                 kind = entry["dtype"]
                 values = data[start:end].view(_DTYPES[kind]).reshape(entry["shape"])
-                yield name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
+                yield prefix + name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
 
     def digest(self) -> str:
         content = ContentDigest()
         for shard, header in self._headers.items():
             data = np.memmap(shard, np.uint8, "r")
             for name, entry in header.items():
-                content.add(name, entry["shape"], entry["dtype"], data[slice(*entry["data_offsets"])])
+                content.add(
+                    self._prefixes[shard] + name, entry["shape"], entry["dtype"], data[slice(*entry["data_offsets"])]
+                )
         return content.text()
 
     def _header(self, shard: Path) -> dict[str, Any]:

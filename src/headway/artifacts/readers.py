@@ -20,7 +20,7 @@ def load(name: str, location: Location, cache: Cache) -> ModelFiles:
         if not _is_gguf(location.path):
             raise ModelNotFound(f"{location.path} is not a model: {_what_else(location.path)}")
         return gguf.load(name, location, cache)
-    config = (location.path / "config.json").is_file()
+    config = location.config is not None or (location.path / "config.json").is_file()
     if config and any(location.path.glob("*.safetensors*")):
         return folder.load(name, location)
     found = sorted(path for path in location.path.iterdir() if path.is_file() and _is_gguf(path))

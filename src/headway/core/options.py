@@ -33,6 +33,7 @@ _ORIGIN = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>(\*\.)?[a-z0-9._-]+|\*|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}|\*))?"
 )
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 #: Numbers travel as 64 bits, and become clock readings in nanoseconds on their way.
 _MOST, _MOST_DIGITS = (1 << 31) - 1, 40
 
@@ -84,6 +85,13 @@ def whole(text: str) -> int:
     if len(text) > _MOST_DIGITS or abs(number := int(text)) > _MOST:
         raise ValueError(f"{text} is too large; the maximum is {_MOST}")
     return number
+
+
+def decimal(text: str) -> float:
+    """Parse a number like 2 or 1.5."""
+    if not _DECIMAL.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a number like 2 or 1.5")
+    return float(text)
 
 
 def key(text: str) -> str:
@@ -258,12 +266,18 @@ def _from_file(cls: type, file: str) -> _Given:
     for key, value in table.items():
         name = key.replace("_", "-")
         if name not in known:
-            raise ConfigError("--config", f"{file} has the unknown key {key!r}{_close(name, known)}")
+            raise ConfigError("--config", f"{file} has the unknown key {key!r}{close_match(name, known)}")
         given[known[name]] = (value, Path(file).name)
     return given
 
 
-def _close(word: str, known: Iterable[str]) -> str:
+def parse_one(cls: type, name: str, text: str, origin: str) -> Any:
+    """The value of one option of `cls`, checked against its limits. Raises ConfigError, which names `origin`."""
+    return _parse(name, specs(cls)[name], text, origin)
+
+
+def close_match(word: str, known: Iterable[str]) -> str:
+    """What a message adds to a word that is not known: "; did you mean …?", or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -277,8 +291,8 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
     try:
         if not isinstance(raw, str | int | float):
             shown = "what was given" if spec.secret else f"{raw!r}"
-            raise ValueError("is an empty list; leave it out" if raw == [] else f"{shown} is not one value")
-        if not isinstance(raw, str) and spec.parse not in (whole, switch):
+            raise ValueError("is an empty list; leave it away" if raw == [] else f"{shown} is not one value")
+        if not isinstance(raw, str) and spec.parse not in (whole, decimal, switch):
             shown = "the key" if spec.secret else str(raw).lower()
             raise ValueError(f"{shown} must be text, in quotes")
         if raw == "" and not spec.secret:
@@ -293,7 +307,7 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
 
 def _check_limits(spec: Spec, value: Any) -> None:
     if spec.choices and value not in spec.choices:
-        raise ValueError(f"{value!r} is not one of {', '.join(spec.choices)}" + _close(value, spec.choices))
+        raise ValueError(f"{value!r} is not one of {', '.join(spec.choices)}" + close_match(value, spec.choices))
     if spec.low is not None and value < spec.low:
         raise ValueError(f"must be at least {spec.low}, got {value}")
     if spec.high is not None and value > spec.high:

@@ -64,6 +64,11 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     deadline_ms: float | None = None
 
+    @property
+    def positions(self) -> int:
+        """Positions of all that it brings to be evaluated."""
+        raise NotImplementedError
+
 
 class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     """A prompt that is to be continued.
@@ -89,6 +94,11 @@ class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     draft: int | None = None
+
+    @property
+    def positions(self) -> int:
+        """Positions that are to be evaluated before anything leaves."""
+        return len(self.prompt)
 
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for a prompt or a number that is invalid for a model of `vocab` tokens."""
@@ -123,6 +133,11 @@ class EmbedRequest(NewRequest, frozen=True, kw_only=True, tag="embed"):
 
     inputs: tuple[Evaluate, ...]
 
+    @property
+    def positions(self) -> int:
+        """Positions that are to be evaluated."""
+        return sum(each.cost for each in self.inputs)
+
 
 class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
     """A prompt to be drawn in `updates` updates of a latent that starts as noise from `seed`."""
@@ -130,6 +145,10 @@ class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
     prompt: tuple[int, ...]
     updates: int
     seed: int = 0
+
+    @property
+    def positions(self) -> int:
+        return len(self.prompt)
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):

@@ -15,6 +15,7 @@ from headway.core.errors import InvalidRequest
 from headway.core.request import Stage
 from headway.front.ids import plain_ids
 from headway.front.state import Front
+from headway.story.reduce.reducer import NO_LEVELS
 from headway.story.tell.explain import request_views
 
 #: Requests on a page of `/v1/requests`: unless told otherwise, and at most.
@@ -57,18 +58,21 @@ async def one_request(request: Request) -> Response:
 
 
 async def pool(request: Request) -> Response:
-    """The pool's levels; `models` has them for each model that is served, in the unit of its space."""
+    """The levels of the first model that has blocks; `reserved_bytes` is all models', and `models` has the levels of
+    each in the unit of its space."""
     front: Front = request.app.state.front
-    levels, ready = front.story.levels, front.ready
+    ready = front.ready.models if front.ready else ()
+    first = next((model for model in ready if model.blocks), None)
+    levels = front.story.models.get(first.name, NO_LEVELS) if first else NO_LEVELS
     blocks = {
-        "total": ready.blocks if ready else 0,
+        "total": first.blocks if first else 0,
         "live": levels.live,
         "reusable": levels.reusable,
         "free": levels.free,
     }
     body: dict[str, Any] = {
-        "reserved_bytes": ready.blocks * ready.facts.block_bytes if ready else 0,
-        "block_tokens": ready.block_tokens if ready else 0,
+        "reserved_bytes": sum(model.reserved_bytes for model in ready),
+        "block_tokens": first.block_tokens if first else 0,
         "blocks": blocks,
         "tiers": [],
         "models": [
