@@ -114,7 +114,7 @@ class EncoderSpec:
 
 
 def _architecture(config: Config, name: str) -> str:
-    architectures = config.get("architectures") or ["(none named)"]
+    architectures: list[str] = config.get("architectures") or ["(none named)"]
     for architecture in architectures:
         if architecture in _KINDS:
             return architecture
