@@ -95,7 +95,7 @@ def _shards(name: str, folder: Path) -> list[Path]:
 def _dense_file(name: str, folder: Path, stage: DenseStage) -> Path:
     file = folder / stage.folder / "model.safetensors"
     if not file.is_file():
-        raise ModelNotFound(f"{name}: {stage.folder} holds no model.safetensors; pickled weights are not read")
+        raise ModelNotFound(f"{name}: {stage.folder} has no model.safetensors; pickled weights are not read")
     return file
 
 

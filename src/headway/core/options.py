@@ -291,7 +291,7 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
     try:
         if not isinstance(raw, str | int | float):
             shown = "what was given" if spec.secret else f"{raw!r}"
-            raise ValueError("is an empty list; leave it away" if raw == [] else f"{shown} is not one value")
+            raise ValueError("is an empty list; leave it out" if raw == [] else f"{shown} is not one value")
         if not isinstance(raw, str) and spec.parse not in (whole, decimal, switch):
             shown = "the key" if spec.secret else str(raw).lower()
             raise ValueError(f"{shown} must be text, in quotes")
