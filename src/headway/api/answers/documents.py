@@ -103,7 +103,7 @@ class EvaluatedUsage(msgspec.Struct):
 
 
 class Treated(msgspec.Struct):
-    """What became of an input that did not stay as it is. `tokens` are those that it came with, `kept` those that
+    """What was done with an input that was not evaluated as it is. `tokens` are those that it came with, `kept` those that
     were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that each
     vector of a late pass is pooled from."""
 
@@ -116,7 +116,8 @@ class Treated(msgspec.Struct):
 
 
 class Evaluations(msgspec.Struct):
-    """How often the model was run, windows counted one by one; and what became of inputs that were too long."""
+    """How many evaluations (forward passes) there were, each window counted; and what was done with inputs that were too
+    long."""
 
     evaluations: Count
     inputs: list[Treated]
@@ -164,8 +165,8 @@ class Reranking(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """`max_model_len` is the most positions of a sequence, `headway` what the replica has to give, as the event
-    `loaded` says it; both null while the model loads."""
+    """`max_model_len` is the maximum context length, `headway` the replica's resources as in the event `loaded`; both
+    are null while the model loads."""
 
     id: str
     object: Literal["model"]
@@ -202,7 +203,7 @@ class Prompt(msgspec.Struct):
 
 
 class Sequence(msgspec.Struct):
-    """One token history: positions by what became of them, blocks held and shared, tokens."""
+    """One token history: positions by how they were computed, blocks held and shared, tokens."""
 
     positions: dict[str, Count]
     blocks: dict[str, Count]
@@ -217,7 +218,7 @@ class Prefix(msgspec.Struct):
 
 
 class Interval(msgspec.Struct):
-    """Time of one kind, in milliseconds; waits name what for."""
+    """Time of one kind, in milliseconds; waits say for what."""
 
     name: str
     ms: float
@@ -236,8 +237,8 @@ class Part(msgspec.Struct):
 
 
 class RequestRecord(msgspec.Struct):
-    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`. What is not a text's has
-    `parts` in the place of sequences, and the model's `stages` for each."""
+    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`. Requests of other patterns than
+    text have `parts` instead of sequences, and the model's `stages` for each."""
 
     id: str
     pattern: Pattern
@@ -256,7 +257,7 @@ class RequestRecord(msgspec.Struct):
 
 
 class RequestRecords(msgspec.Struct):
-    """A page; `next` is the id to go on `after`, or null."""
+    """A page; `next` is the id to continue `after`, or null."""
 
     data: list[RequestRecord]
     next: str | None
@@ -295,7 +296,7 @@ class ModelLevels(msgspec.Struct):
 
 
 class Pool(msgspec.Struct):
-    """Memory reserved for state, and what its blocks are."""
+    """Memory reserved for state (KV cache), and its blocks by state."""
 
     reserved_bytes: Count
     block_tokens: Count
