@@ -28,8 +28,8 @@ def refuse_when_full(front: Front, requests: int = 1, field: str = "prompt") -> 
 def claim_place(
     front: Front, model: FrontModel, current: Exchange, bounds: Sequence[int], field: str = "prompt"
 ) -> None:
-    """Claim room for a prompt of at most so many positions for each of `bounds`, for as long as the exchange has not
-    submitted them. Raises Refusal (429) when there is none now."""
+    """Claim a part of the quota for a prompt of at most so many positions for each of `bounds`, for as long as the
+    exchange has not submitted them. Raises Refusal (429) when there is none now."""
     refuse_when_full(front, len(bounds), field)
     assert model.ready is not None
     context = model.ready.max_context  # a prompt beyond it is refused, so it never waits

@@ -103,9 +103,9 @@ class EvaluatedUsage(msgspec.Struct):
 
 
 class Treated(msgspec.Struct):
-    """What was done with an input that was not evaluated as it is. `tokens` are those that it came with, `kept` those that
-    were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that each
-    vector of a late pass is pooled from."""
+    """What was done with an input that was not evaluated as it is. `tokens` are those that it came with, `kept` those
+    that were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that
+    each vector of a late pass is pooled from."""
 
     index: Count
     what: Literal["truncated", "split", "late"]
@@ -116,8 +116,8 @@ class Treated(msgspec.Struct):
 
 
 class Evaluations(msgspec.Struct):
-    """How many evaluations (forward passes) there were, each window counted; and what was done with inputs that were too
-    long."""
+    """How many evaluations (forward passes) there were, each window counted; and what was done with inputs that were
+    too long."""
 
     evaluations: Count
     inputs: list[Treated]
@@ -237,8 +237,8 @@ class Part(msgspec.Struct):
 
 
 class RequestRecord(msgspec.Struct):
-    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`. Requests of other patterns than
-    text have `parts` instead of sequences, and the model's `stages` for each."""
+    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`. Requests of other patterns
+    than text have `parts` instead of sequences, and the model's `stages` for each."""
 
     id: str
     pattern: Pattern
