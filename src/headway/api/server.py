@@ -63,8 +63,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         reason = error.strerror or str(error)
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            text = f"{host} is not an address of this machine: {reason}; give 127.0.0.1, or 0.0.0.0 for all its
-            addresses" raise ConfigError("--host", text) from error
+            text = f"{host} is not an address of this machine: {reason}; give 127.0.0.1, or 0.0.0.0 for all of them"
+            raise ConfigError("--host", text) from error
         raise ConfigError("--port", f"cannot listen on {host}:{port}: {reason}") from error
     return listener
 
