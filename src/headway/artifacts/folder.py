@@ -145,7 +145,7 @@ def _eos_ids(
 
 class FolderTensors:
     """The weights of safetensors files, one memory map per file. Raises UnsupportedModel for a format that is not
-    read, ArtifactError for a file that is cut off."""
+    read, ArtifactError for a file that is truncated."""
 
     def __init__(self, name: str, shards: dict[Path, str]) -> None:
         """`shards`: files, and what their tensors' names begin with here."""

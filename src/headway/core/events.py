@@ -182,7 +182,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What one span came to. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
+    """The result of one span. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
 
     id: str
     index: int

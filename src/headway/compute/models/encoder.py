@@ -1,4 +1,4 @@
-"""One bidirectional encoder over the positions of a step, inputs one after another: BERT and what came of it."""
+"""One bidirectional encoder over the positions of a step, inputs one after another: BERT and its descendants."""
 
 from __future__ import annotations
 
