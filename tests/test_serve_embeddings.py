@@ -319,7 +319,7 @@ def test_late_is_refused_where_one_pass_cannot_hold_the_document_or_its_position
 @pytest.mark.parametrize(
     ("given", "words"),
     [("", "input is empty"), ([], "empty list"), (["a", ""], "input[1] is empty"), ([[CLS], []], "input[1] is empty"),
-     ([1.5], "input[0] is neither text nor token ids"), ([["a"]], "input[0] is neither"), ([True], "neither"),
+     ([1.5], "input[0] is neither a string nor token ids"), ([["a"]], "input[0] is neither"), ([True], "neither"),
      ([{"text": "a"}], "neither"), (["a", [CLS, SEP]], None), ([len(VOCABULARY)], "check_embedding_ctx_length"),
      ([-1], "from 0 to"), ([7, 8], "without the special tokens")],
     ids=lambda given: str(given)[:20],
