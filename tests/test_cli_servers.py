@@ -270,12 +270,12 @@ def test_the_console_is_told_once_that_the_event_log_ended(tmp_path: Path, reada
 @pytest.mark.parametrize(
     ("host", "words"),
     [
-        ("nosuch.invalid", "is no address of this machine"),
-        ("192.0.2.1", "is no address of this machine"),  # a network for documentation
+        ("nosuch.invalid", "is not an address of this machine"),
+        ("192.0.2.1", "is not an address of this machine"),  # a network for documentation
         ("a" * 300, "--host: "),
         ("[::1]", "--host: "),
-        ("a\0b", "is not an address or a name"),
-        ("\udcff", "is not an address or a name"),
+        ("a\0b", "is not an address or a host name"),
+        ("\udcff", "is not an address or a host name"),
     ],
 )
 def test_a_host_that_cannot_be_had_is_said_of_host(host: str, words: str) -> None:
@@ -285,7 +285,7 @@ def test_a_host_that_cannot_be_had_is_said_of_host(host: str, words: str) -> Non
 
 
 def test_a_port_that_is_taken_is_said_of_port() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="cannot be listened on") as caught:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="cannot listen on") as caught:
         listen("127.0.0.1", taken.getsockname()[1])
     assert caught.value.option == "--port"
 

@@ -103,9 +103,9 @@ class EvaluatedUsage(msgspec.Struct):
 
 
 class Treated(msgspec.Struct):
-    """What became of an input that did not stay as it is. `tokens` are those that it came with, `kept` those that
-    were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that each
-    vector of a late pass is pooled from."""
+    """What was done with an input that was not evaluated as it is. `tokens` are those that it came with, `kept` those
+    that were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that
+    each vector of a late pass is pooled from."""
 
     index: Count
     what: Literal["truncated", "split", "late"]
@@ -116,18 +116,20 @@ class Treated(msgspec.Struct):
 
 
 class Evaluations(msgspec.Struct):
-    """How often the model was run, windows counted one by one; and what became of inputs that were too long."""
+    """How many evaluations (forward passes) there were, each window counted; and what was done with inputs that were
+    too long."""
 
     evaluations: Count
     inputs: list[Treated]
 
 
 class Embedding(msgspec.Struct):
-    """Numbers, or base64 of fp32 values, little-endian."""
+    """Numbers, or base64 of fp32 values, little-endian; `embeddings` are the tokens', where those are asked for."""
 
     object: Literal["embedding"]
     index: Count
-    embedding: list[float] | str
+    embedding: list[float] | str | UnsetType = UNSET
+    embeddings: list[list[float] | str] | UnsetType = UNSET
 
 
 class EmbeddingList(msgspec.Struct):
@@ -164,8 +166,8 @@ class Reranking(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """`max_model_len` is the most positions of a sequence, `headway` what the replica has to give, as the event
-    `loaded` says it; both null while the model loads."""
+    """`max_model_len` is the maximum context length, `headway` the replica's resources as in the event `loaded`; both
+    are null while the model loads."""
 
     id: str
     object: Literal["model"]

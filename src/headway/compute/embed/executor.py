@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from headway.artifacts.files import ModelFiles, Modules
+from headway.compute.embed.formats import FORMATS, choose_weights
 from headway.compute.embed.pooling import Scores, Vectors, check_stages
 from headway.compute.embed.smoothing import smoothed
 from headway.compute.embed.weights import load_tensors
@@ -21,17 +22,6 @@ from headway.compute.models.encoder import Encoder, Inputs, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
-
-FORMATS = ("fp32", "bf16", "int8")
-
-
-def choose_weights(weights: str) -> str:
-    """`auto` resolved. Raises ConfigError for a format that is not implemented for encoders."""
-    if weights == "auto":
-        return "fp32"
-    if weights not in FORMATS:
-        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {', '.join(FORMATS)}")
-    return weights
 
 
 class EncoderExecutor:
@@ -68,6 +58,7 @@ class EncoderExecutor:
 
         cache, progress      as of the text executor; an encoder's weights are packed as they are read, so nothing is
                              kept in the cache and there is nothing to wait for
+        weights              see `embed/formats.py` for what "auto" is
         threads              of torch, for the whole process; None leaves torch's choice
         max_step_positions   positions of a step of several inputs; a single longer input takes a step of its own
 
@@ -78,17 +69,18 @@ class EncoderExecutor:
         spec, modules = EncoderSpec.from_config(files.config, files.name), files.modules or Modules()
         _check_stages(files.name, spec, modules)
         with torch.inference_mode():
-            weights = choose_weights(weights)
+            _check_format(weights)
             tensors = load_tensors(spec, files)
-            if weights == "int8":
-                tensors = smoothed(spec, tensors)
-            products = Products(probe_kernel(weights), matrices(spec, tensors))
-            encoder = Encoder(spec, tensors, products)
             stages = (
                 Vectors(modules, spec.hidden, tensors)
                 if spec.head == "none"
                 else Scores(spec, modules.activation, tensors)
             )
+            weights = choose_weights(spec, tensors, stages) if weights == "auto" else weights
+            if weights == "int8":
+                tensors = smoothed(spec, tensors)
+            products = Products(probe_kernel(weights), matrices(spec, tensors))
+            encoder = Encoder(spec, tensors, products)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -175,6 +167,11 @@ class EncoderExecutor:
         )
 
 
+def _check_format(weights: str) -> None:
+    if weights not in ("auto", *FORMATS):
+        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {', '.join(FORMATS)}")
+
+
 def _groups(lengths: Sequence[int]) -> list[Group]:
     """Equal ones of `lengths`, which are sorted, together."""
     found, first = [], 0
@@ -190,4 +187,4 @@ def _check_stages(name: str, spec: EncoderSpec, modules: Modules) -> None:
     if wrong is not None:
         stage = modules.dense[wrong]
         comes = modules.dense[wrong - 1].outputs if wrong else pooled
-        raise ArtifactError(f"{name}: {stage.folder} takes {stage.inputs} values, and {comes} come to it")
+        raise ArtifactError(f"{name}: {stage.folder} takes {stage.inputs} values, and gets {comes}")

@@ -59,7 +59,7 @@ def brief(view: RequestView) -> str:
             return "on its way to the engine"
         case Stage.RUNNING if isinstance(verdict, Go):
             doing = [interval.name for interval in view.intervals if interval.name in _DOING]
-            return ": ".join([*doing[-1:], _prompt_part(view) or _amount(view)])
+            return ": ".join([*(name.replace("_", " ") for name in doing[-1:]), _prompt_part(view) or _amount(view)])
         case Stage.RUNNING | Stage.WAITING:
             put_off = "stalled: " if stage is Stage.RUNNING else "preempted: " if view.preemptions else ""
             wait = _standing(view)
