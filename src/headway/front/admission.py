@@ -33,8 +33,9 @@ def claim_place(
     field: str = "prompt",
     at_once: int | None = None,
 ) -> None:
-    """Claim room for a prompt of at most so many positions for each of `bounds`, for as long as the exchange has not
-    submitted them; at most `at_once` of their requests wait at a time. Raises Refusal (429) when there is none."""
+    """Claim a part of the quota for a prompt of at most so many positions for each of `bounds`, for as long as the
+    exchange has not submitted them; at most `at_once` of their requests wait at a time. Raises Refusal (429) when
+    there is none."""
     requests = len(bounds) if at_once is None else min(len(bounds), at_once)
     refuse_when_full(front, requests, field)
     assert model.ready is not None

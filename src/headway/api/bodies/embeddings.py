@@ -15,7 +15,7 @@ Given: TypeAlias = str | list[int]
 #: What becomes of an input that is longer than the model takes.
 LongInput: TypeAlias = Literal["error", "truncate", "split", "late"]
 
-_KINDS = "a text, a list of token ids, a list of texts or a list of lists of token ids"
+_KINDS = "a string, a list of token ids, a list of strings or a list of lists of token ids"
 
 
 class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -52,13 +52,13 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         listed = isinstance(self.input, list) and not (self.input and all(type(id) is int for id in self.input))
         given: list[Given] = self.input if listed else [self.input]  # type: ignore[assignment]
         if not given:
-            raise InvalidRequest("input", "input is an empty list; at least one text is needed")
+            raise InvalidRequest("input", "input is an empty list; at least one text is required")
         for i, item in enumerate(given):
             named = f"input[{i}]" if listed else "input"
             if not isinstance(item, str) and not (isinstance(item, list) and all(type(id) is int for id in item)):
-                raise InvalidRequest("input", f"input must be {_KINDS}; {named} is neither text nor token ids")
+                raise InvalidRequest("input", f"input must be {_KINDS}; {named} is neither a string nor token ids")
             if not item:
-                raise InvalidRequest("input", f"{named} is empty; at least one token is needed")
+                raise InvalidRequest("input", f"{named} is empty; at least one token is required")
         return given, listed
 
     @property
@@ -83,7 +83,7 @@ def read_embeddings(data: bytes) -> tuple[EmbeddingsBody, list[Given], bool, lis
             raise InvalidRequest("truncate_prompt_tokens", message)
         check_truncation(body.truncate_prompt_tokens)
     if body.chunk_tokens is not None and body.long_input != "late":
-        raise InvalidRequest("chunk_tokens", "chunk_tokens is the size of the chunks of long_input: late")
+        raise InvalidRequest("chunk_tokens", "chunk_tokens requires long_input: late")
     if body.prompt_name is not None and body.input_type is not None:
         raise InvalidRequest("input_type", "prompt_name and input_type both choose a prompt; send one of them")
     return body, given, listed, ignored
