@@ -34,7 +34,7 @@ from tiny_encoders import (
 )
 
 #: Mixed lengths, some of them equal; the longest sees beyond ModernBERT's windows.
-LENGTHS = (5, 3, 40, 5, 150, 17, 3, 64)
+LENGTHS = (5, 3, 40, 5, 150, 17, 3, 100, 64, 100)
 TEXTS = tuple(Evaluate(text(length, seed)) for seed, length in enumerate(LENGTHS))
 
 
@@ -264,7 +264,7 @@ def test_a_format_that_encoders_do_not_have_is_refused() -> None:
 def test_auto_is_bf16_only_where_that_is_quicker_and_keeps_the_direction(
     monkeypatch: pytest.MonkeyPatch, fast: bool, kind: str, bound: float, expected: str
 ) -> None:
-    monkeypatch.setattr(formats, "_multiplies_bf16", lambda: fast)
+    monkeypatch.setattr(formats, "multiplies_bf16", lambda: fast)
     monkeypatch.setattr(formats, "BOUND", bound)
     model = oracle("bert", CROSS_ENCODERS) if kind == "cross" else oracle(kind)
     assert load(files_of(model), weights="auto").facts.weights_format == expected

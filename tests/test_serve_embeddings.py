@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import msgspec
 import numpy as np
 import openai
 import pytest
@@ -24,12 +25,17 @@ from headway.compute.fake_patterns import expected_vector
 from headway.core.plan import Evaluate
 from headway.front.limits import ServeLimits
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import RequestView
 from serving import MODEL, until
 
 EMBEDS, LENGTH_1, PROMPTED, FIRST = "fake-embed", "length-1", "prompted", "first-position"
 VALUES, LIMIT, MOST_WAITING = 8, 32, 40
 LONG = "abc " * 40  # three tokens each
 PROMPTS = Modules(prompts={"query": "query : ", "passage": "passage : "}, default_prompt="passage")
+
+
+def told_of(record: dict[str, Any]) -> list[str]:
+    return tell(msgspec.convert(record, RequestView))
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +419,7 @@ def test_one_text_is_the_exchange_itself_and_each_of_a_list_a_request_of_its_own
     both = server.http.get("/v1/requests/two").json()
     assert [each["id"] for each in both["data"]] == ["two~0", "two~1"]
     assert sum(interval["ms"] for interval in record["intervals"]) == pytest.approx(record["elapsed_ms"], abs=1e-5)
-    assert any(words.startswith("Its input: 3 positions, evaluated in step") for words in tell(record))
+    assert any(words.startswith("Its input: 3 positions, evaluated in step") for words in told_of(record))
 
 
 def test_the_timing_header_says_where_the_time_went(server: FakeServer) -> None:
@@ -502,14 +508,14 @@ def test_under_a_policy_of_deadlines_the_earliest_goes_first_and_whoever_waits_i
             calls.append(threading.Thread(target=ask, args=(server, name), kwargs={"id": name, "deadline_ms": ms}))
             calls[-1].start()
             until(lambda name=name: executor.waits and name in server.front.story.live)
-        assert any("in step 1, which runs" in words for words in tell(server.record("holds")))
+        assert any("in step 1, which runs" in words for words in told_of(server.record("holds")))
         executor.once = True
         executor.gate.set()  # for one step: then the next one stands
         until(lambda: executor.waits and server.record("soon")["stage"] == "running")
         waits = server.record("late")["verdict"]
         assert (waits["on"], waits["rule"], waits["ahead"]) == ("turn", "seats", 0)
         assert any(
-            words.startswith("Its input: 6 positions, not evaluated yet") for words in tell(server.record("late"))
+            words.startswith("Its input: 6 positions, not evaluated yet") for words in told_of(server.record("late"))
         )
         executor.once = False
         executor.gate.set()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,6 +17,7 @@ import transformers
 
 from headway.artifacts import resolve
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import RequestView
 from serving import Server, serving
 
 EMBEDS, RERANKS = "minilm-l6", "ms-marco-minilm-l12"
@@ -99,7 +101,7 @@ def test_a_split_document_is_near_what_it_speaks_of_and_every_window_is_told(ser
     found = answer(server, "/v1/embeddings", body, id="book")
     windows = found["headway"]["inputs"][0]["windows"]
     assert found["headway"]["evaluations"] == len(windows) > 3
-    told = tell(server.record("book"))
+    told = tell(msgspec.convert(server.record("book"), RequestView))
     assert sum(words.startswith("Window ") for words in told) == len(windows)
     assert "(encode, pool, normalize)" in told[1]
     vector = np.array(found["data"][0]["embedding"])

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from headway.artifacts.files import ModelFiles, Modules
-from headway.compute.embed.formats import FORMATS, choose_weights
+from headway.compute.embed.formats import FORMATS, choose_weights, multiplies_bf16
 from headway.compute.embed.pooling import Scores, Vectors, check_stages
 from headway.compute.embed.smoothing import smoothed
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
+from headway.compute.kernels.attention import Scratch
 from headway.compute.kernels.full_attention import FullAttention, Group
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.models.encoder import Encoder, Inputs, matrices
@@ -37,6 +38,7 @@ class EncoderExecutor:
     ) -> None:
         self._facts, self._encoder, self._products, self._stages = facts, encoder, products, stages
         self._max_step_positions = max_step_positions
+        self._scratch = Scratch() if facts.weights_format != "fp32" and multiplies_bf16() else None
         self._counted = np.arange(encoder.spec.max_context)
 
     @property
@@ -163,7 +165,7 @@ class EncoderExecutor:
             tokens=torch.from_numpy(tokens),
             positions=torch.from_numpy(positions),
             second=None if second is None else torch.from_numpy(second),
-            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias),
+            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias, self._scratch),
         )
 
 

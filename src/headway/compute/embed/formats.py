@@ -27,7 +27,7 @@ def choose_weights(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], stage
     keeps fp32: its score is one number, whose size no cosine bounds. int8 is never taken unasked: it moves vectors
     by more than any of this.
     """
-    if isinstance(stages, Scores) or not _multiplies_bf16():
+    if isinstance(stages, Scores) or not multiplies_bf16():
         return "fp32"
     plain = Encoder(spec, tensors, plain_products(spec, tensors))
     products = Products(probe_kernel("bf16"), matrices(spec, tensors))
@@ -44,5 +44,6 @@ def _stacked(states: list[torch.Tensor]) -> list[torch.Tensor]:
     return [each.unsqueeze(0) for each in states]
 
 
-def _multiplies_bf16() -> bool:
+def multiplies_bf16() -> bool:
+    """Whether this processor has instructions for it."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -88,7 +88,8 @@ export class BlocksView {
     const after = context.measureText(model.name).width + 8;
     context.font = "12px system-ui, sans-serif";
     context.fillStyle = this._theme.soft;
-    context.fillText(`${model.pattern ?? "text"} · ${through(model, story, steps) ?? levels(model)}`, after, top + 2);
+    const told = `${model.pattern ?? "text"} · ${through(model, story, steps) ?? levels(model)}`;
+    context.fillText(told, after, top + 2, Math.max(60, this._canvas.clientWidth - after));
     return top + TITLE;
   }
 

@@ -74,7 +74,7 @@ class PartView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PrefixView(msgspec.Struct, frozen=True):
-    """PositionsView of the first sequence that were reused at first admission, and why no more."""
+    """Positions of the first sequence that were reused at first admission, and why no more."""
 
     reused: int
     miss: Miss | None
