@@ -119,18 +119,22 @@ class FakeExecutor:
             failure, self.fail_next = self.fail_next, None
             raise failure
         self._refuse_shared_writes(plan)
+        self._copy(plan.fills)
         results = tuple(self._evaluate(span) for span in plan.items)
         spoiled = tuple(place for place, span in enumerate(plan.items) if self.spoils(span))
         for span in (plan.items[place] for place in spoiled):
             for position in range(span.start, span.end):
                 self._slots[self._slot(span, position)] = _EMPTY
-        size = self._block_tokens
-        copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in plan.copies]
-        for target, content in copied:
-            self._slots[target * size : (target + 1) * size] = content
+        self._copy(plan.copies)
         if self._clock is not None:
             self._clock.advance(self._cost_ns(plan))
         return StepResult(results, spoiled)
+
+    def _copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        size = self._block_tokens
+        copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in pairs]
+        for target, content in copied:
+            self._slots[target * size : (target + 1) * size] = content
 
     def _evaluate(self, span: Span) -> SpanResult:
         """The span's tokens, their logprobs and the known tokens' scores, where they are asked for."""

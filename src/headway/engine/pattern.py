@@ -29,7 +29,10 @@ class Space(Protocol):
 
     rule   how a wait for it is called: `blocks`, `latent`
     unit   what its numbers count
+    step   the step that is being planned: what is evicted, is evicted by it
     """
+
+    step: int
 
     @property
     def rule(self) -> SpaceRule: ...
@@ -81,13 +84,14 @@ NO_EXTRA = Extra((), 0)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One item of a step (`plan.Item`), and whose it is."""
+    """One item of a step (`plan.Item`), and whose it is; `fills` and `copies` as in `StepPlan`."""
 
     request: Request
     part: Any
     item: Any
     member: Member
     copies: tuple[tuple[int, int], ...] = ()
+    fills: tuple[tuple[int, int], ...] = ()
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ class Planner:
         self._grown: list[Grown] = []
         self._moving: set[int] = set()
         self._holders: tuple[tuple[Holder, ...], int] | None = None
+        self._pattern.space.step = step
 
     # -- the three passes ------------------------------------------------------------------------------------
 

@@ -157,9 +157,11 @@ function reuse(view) {
     off: "prefix reuse is off",
     none: "no known prefix starts like this one",
     differs: `the nearest known prefix differs from position ${miss.at} on`,
-    evicted: `the block from position ${miss.at} on had been evicted`,
+    evicted: `the block from position ${miss.at} on had been evicted by step ${miss.step ?? 0}`,
+    short: "what is left is shorter than a block, and no known prefix goes on like it",
+    other: `what follows is known with another ${miss.what ?? ""} only`,
     logprobs: "its prompt's logprobs were asked for, which only computing it gives",
-    whole: `${reused ? "that is every" : "it has no"} whole block before its last position`,
+    last: "the last position is always computed",
   }[miss.why];
   return `Reused ${reused} of ${view.sequences[0].tokens.prompt} prompt positions: ${why}.`;
 }

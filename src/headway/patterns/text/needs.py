@@ -44,7 +44,7 @@ def quote(progress: TextProgress, memory: StateMemory, seats: int) -> Quote:
     if len(sequences) > seats:
         return Quote(Ask(len(sequences), 0, 0, 0), None)
     found = memory.quote(sequences)
-    cost = sequences[0].known - len(found.matched[0]) * memory.pool.block_tokens
+    cost = sequences[0].known - found.inherited(memory.pool.block_tokens)
     return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found)
 
 

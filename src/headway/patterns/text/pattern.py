@@ -91,6 +91,9 @@ class TextPattern:
         for sequence, table, matched in zip(sequences, tables, reservation.matched, strict=True):
             sequence.state = table
             found = len(matched) * size
+            if sequence is sequences[0] and reservation.begun is not None:
+                found = reservation.inherited(size)
+                sequence.fill = reservation.begun[0], table.blocks[len(matched)]
             fork_at = reservation.shared * size if sequence.emitted else sequence.prompt
             if sequence is sequences[0] or found >= fork_at:
                 sequence.inherit(found, resumed=resumed)
@@ -128,7 +131,8 @@ class TextPattern:
     def plan(self, step: int, entries: Iterable[Entry]) -> StepPlan:
         entries = list(entries)
         copies = tuple(copy for entry in entries for copy in entry.copies)
-        return StepPlan(step, tuple(entry.item for entry in entries), copies)
+        fills = tuple(fill for entry in entries for fill in entry.fills)
+        return StepPlan(step, tuple(entry.item for entry in entries), copies, fills)
 
     def fault(self, request: Request) -> str | None:
         faults = (sequence.guide.fault for sequence in _open(request) if sequence.guide)
@@ -147,7 +151,7 @@ class TextPattern:
             if sequence.finish is None:
                 open_sequences += 1
             else:
-                sequence.give_back()
+                self._give_back(sequence)
         return Settled(open_sequences, str(_sequences(request)[0].finish))
 
     # -- the end ---------------------------------------------------------------------------------------------
@@ -163,13 +167,18 @@ class TextPattern:
     def lose(self, request: Request) -> Lost:
         sequences, before = _open(request), self.space.live
         for sequence in sequences:
-            sequence.give_back()
+            self._give_back(sequence)
         units = tuple(sequence.lose() for sequence in sequences)
         return Lost(tuple(sequence.index for sequence in sequences), units, before - self.space.live)
 
     def release(self, request: Request, *, keep: bool = True) -> None:
         for sequence in _sequences(request):
-            sequence.give_back(keep=keep)
+            self._give_back(sequence, keep=keep)
+
+    def _give_back(self, sequence: Sequence, *, keep: bool = True) -> None:
+        if keep:
+            self.memory.publish_tail(sequence)
+        sequence.give_back(keep=keep)
 
     def check_identities(self, requests: Iterable[Request]) -> None:
         held: dict[int, int] = {}

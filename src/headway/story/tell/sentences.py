@@ -196,9 +196,11 @@ def _reuse(view: View) -> str:
         "off": "prefix reuse is off",
         "none": "no known prefix starts like this one",
         "differs": f"the nearest known prefix differs from position {miss['at']} on",
-        "evicted": f"the block from position {miss['at']} on had been evicted",
+        "evicted": f"the block from position {miss['at']} on had been evicted by step {miss.get('step', 0)}",
+        "short": "what is left is shorter than a block, and no known prefix goes on like it",
+        "other": f"what follows is known with another {miss.get('what', '')} only",
         "logprobs": "its prompt's logprobs were asked for, which only computing it gives",
-        "whole": f"{'that is every' if reused else 'it has no'} whole block before its last position",
+        "last": "the last position is always computed",
     }[miss["why"]]
     prompt = view["sequences"][0]["tokens"]["prompt"]
     return f"Reused {reused} of {prompt} prompt positions: {why}."
