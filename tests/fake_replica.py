@@ -12,24 +12,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from headway.artifacts import resolve
 from headway.artifacts.files import ModelFiles
-from headway.compute.executor import Executor
 from headway.compute.fake import FakeExecutor
 from headway.core.events import Admitted, Arrived, Finished
 from headway.core.plan import Grammar, StepPlan, StepResult
 from headway.core.request import Guide, Watch
-from headway.patterns.text.ports import Watcher
 from headway.replica import process
 from headway.replica.grammars import Grammars
 from headway.replica.link import Link
+from headway.replica.loading import LoadedModel, hosted_text
 from headway.replica.messages import Ready, ToFront, Told, encode
-from headway.replica.options import ReplicaOptions
+from headway.replica.options import ModelOptions, ReplicaOptions
 from headway.text.answer import AnswerTexts
 from headway.text.grammar.guide import GrammarCompiler
 from headway.text.tokenizer import Tokenizer
@@ -71,23 +70,27 @@ class Obedient(FakeExecutor):
             self._say(Told((arrived, Finished(at=0, id="nobody", reason="length"))))
 
 
-def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int, Watcher, Grammars]:
+def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[LoadedModel]:
     """In the place of `headway.replica.process.load`."""
-    blocks = options.blocks or 64
-    executor = Obedient(blocks, options.block_tokens, (options.threads or 0) / 1000, say)
-    text = Text(options)
-    return executor, blocks, text.watch, Grammars(text, _slow)
+    return [_load(model, options, say) for model in options.models]
+
+
+def _load(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
+    blocks = model.blocks or 64
+    executor = Obedient(blocks, model.block_tokens, (options.threads or 0) / 1000, say)
+    text = Text(model, options.cache)
+    return hosted_text(executor, blocks, model, text.watch, Grammars(text, _slow))
 
 
 class Text:
     """What has to do with text is read when it is needed, which it is seldom: a replica starts in half the time."""
 
-    def __init__(self, options: ReplicaOptions) -> None:
-        self._options = options
+    def __init__(self, options: ModelOptions, cache: str) -> None:
+        self._options, self._cache = options, cache
 
     @cached_property
     def _files(self) -> ModelFiles:
-        return resolve(self._options.model, cache=Path(self._options.cache), offline=True)
+        return resolve(self._options.model, cache=Path(self._cache), offline=True)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -115,20 +118,9 @@ def _slow(grammar: Grammar) -> None:
     time.sleep(SLOW_COMPILING_S if "slow" in grammar.source else 0)
 
 
-def ready(replica: process.Replica, options: ReplicaOptions, load_ms: float) -> Ready:
-    """In the place of `headway.replica.process.ready`."""
-    return Ready(
-        name=replica.model.name,
-        facts=replica.model.executor.facts,
-        blocks=replica.pool.total,
-        block_tokens=replica.pool.block_tokens,
-        max_context=replica.model.limits.context,
-        seats=options.engine.seats,
-        step_tokens=options.engine.step_tokens,
-        threads=1,
-        load_ms=load_ms,
-        resident_bytes=0,
-    )
+def ready(models: Sequence[LoadedModel], load_ms: float) -> Ready:
+    """In the place of `headway.replica.process.ready`, which loads torch."""
+    return Ready(tuple(model.ready() for model in models), threads=1, load_ms=load_ms, resident_bytes=0)
 
 
 class SlowTokenizer(Tokenizer):
@@ -140,12 +132,12 @@ class SlowTokenizer(Tokenizer):
 def serve(words: list[str], *, at_once: bool) -> int:
     """`headway serve`, its front over such replicas."""
     from headway.cli import main
-    from headway.front import state
+    from headway.front import models, state
     from headway.replica import link
 
     if at_once:
         link._RESTART_PAUSE_S = 0.01
-    state.Tokenizer = SlowTokenizer  # type: ignore[attr-defined]
+    models.Tokenizer = SlowTokenizer  # type: ignore[attr-defined]
     state.Link = partial(Link, program=(__file__,))  # type: ignore[attr-defined,assignment]
     return main(["serve", *words])
 

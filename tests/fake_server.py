@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from fake_encoders import Hosted
 from headway.api.server import Server, listen
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
@@ -23,10 +24,12 @@ from headway.core.plan import StepPlan, StepResult
 from headway.engine.served import EngineOptions
 from headway.front.guard import Guard
 from headway.front.limits import ServeLimits
+from headway.front.models import FrontTextModel
 from headway.front.state import Front
 from headway.replica.grammars import Grammars
+from headway.replica.loading import LoadedModel, hosted_encoder, hosted_text
 from headway.replica.messages import Ready, Stop, ToFront, decode_to_front, encode
-from headway.replica.options import ReplicaOptions
+from headway.replica.options import ModelOptions, ReplicaOptions
 from headway.replica.process import Replica
 from headway.text.answer import AnswerTexts
 from serving import MODEL
@@ -83,14 +86,10 @@ class FakeLink:
     def __init__(
         self,
         front: Front,
-        executor: FakeExecutor,
-        blocks: int,
-        options: ReplicaOptions,
-        grammars: Grammars | None = None,
+        models: Callable[[], list[LoadedModel]],
     ) -> None:
         self._front = front
-        self._grammars = grammars
-        self._executor, self._blocks, self._options = executor, blocks, options
+        self._models = models
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -100,25 +99,9 @@ class FakeLink:
             loop.call_soon_threadsafe(self._front._heard, message)
 
         self._socket = FakeSocket(hear)
-        watcher = AnswerTexts(self._front.tokenizer)
-        replica = Replica(
-            self._socket, self._executor, self._blocks, self._options, watcher, self._grammars,  # type: ignore[arg-type]
-        )  # fmt: skip
-        limits = self._options.engine
-        hear(
-            Ready(
-                name=replica.model.name,
-                facts=self._executor.facts,
-                blocks=self._blocks,
-                block_tokens=BLOCK_TOKENS,
-                max_context=replica.model.limits.context,
-                seats=limits.seats,
-                step_tokens=limits.step_tokens,
-                threads=1,
-                load_ms=0,
-                resident_bytes=0,
-            )
-        )
+        models = self._models()
+        replica = Replica(self._socket, models)  # type: ignore[arg-type]
+        hear(Ready(tuple(model.ready() for model in models), threads=1, load_ms=0, resident_bytes=0))
         self._thread = threading.Thread(target=replica.loop, args=(lambda: True,), daemon=True)
         self._thread.start()
 
@@ -143,6 +126,10 @@ class FakeServer:
 
     def __post_init__(self) -> None:
         self.http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+
+    @property
+    def model(self) -> FrontTextModel:
+        return self.front.text_model(MODEL)
 
     @property
     def url(self) -> str:
@@ -176,13 +163,31 @@ def fake_serving(
     max_context: int = 1 << 20,
     log_prompts: bool = False,
     grammars: Grammars | None = None,
+    encoders: Sequence[Hosted] = (),
+    step_tokens: int = 512,
+    max_bypass: int = 32,
 ) -> Iterator[FakeServer]:
-    """A server on a free port, ended with the block."""
-    engine = EngineOptions(seats=seats, policy=policy, max_context=max_context)
-    options = ReplicaOptions(model=MODEL, name=MODEL, cache="", block_tokens=BLOCK_TOKENS, engine=engine)
-    front = Front(files, options, served_name=MODEL, limits=limits)
+    """A server on a free port, ended with the block: of a text model, and of `encoders` beside it."""
+    engine = EngineOptions(
+        seats=seats, policy=policy, max_context=max_context, step_tokens=step_tokens, max_bypass=max_bypass
+    )
+    options = ModelOptions(model=MODEL, name=MODEL, block_tokens=BLOCK_TOKENS, engine=engine)
+    beside = {
+        each.name: ModelOptions(model=each.name, name=each.name, pattern="embed", engine=engine) for each in encoders
+    }
+    front = Front(
+        {MODEL: files} | {each.name: each.files for each in encoders},
+        ReplicaOptions(models=(options, *beside.values()), cache=""),
+        limits=limits,
+        log_prompts=log_prompts,
+    )
     executor = GatedExecutor(blocks=blocks, model_context=model_context)
-    front.link = FakeLink(front, executor, blocks, options, grammars)  # type: ignore[assignment]
+
+    def models() -> list[LoadedModel]:
+        text = hosted_text(executor, blocks, options, AnswerTexts(front.text_model(MODEL).tokenizer), grammars)
+        return [text, *(hosted_encoder(each.executor, beside[each.name]) for each in encoders)]
+
+    front.link = FakeLink(front, models)  # type: ignore[assignment]
     server = Server(front, guard or Guard(), log_prompts=log_prompts)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
@@ -193,7 +198,8 @@ def fake_serving(
         yield fake
     finally:
         fake.http.close()
-        executor.gate.set()
+        for each in (executor, *(hosted.executor for hosted in encoders)):
+            each.gate.set()
         server.should_exit = True
         thread.join(15)
         assert not thread.is_alive()

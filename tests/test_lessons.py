@@ -198,9 +198,9 @@ def test_a_number_is_whole_and_not_negative(text):
         (["0"], "there are lessons 1 to 7"),
         (["3", "--answer", "four"], "--answer: 'four' is not a whole number of steps"),
         (["1", "--answer", "d"], "--answer: 'd' is not one of a, b, c"),
-        (["--answer", "4"], "--answer: goes with one lesson"),
-        (["--all", "--answer", "4"], "--answer: goes with one lesson"),
-        (["--pages", "somewhere"], "--pages: goes with"),
+        (["--answer", "4"], "--answer: requires a lesson"),
+        (["--all", "--answer", "4"], "--answer: requires a lesson"),
+        (["--pages", "somewhere"], "--pages: requires"),
         (["3", "--all"], "--all: runs every lesson"),
     ],
 )

@@ -18,6 +18,7 @@ from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
+from mixed_world import MixedWorld
 from page_log import OF_A_FRONT, delivered, log
 
 
@@ -72,6 +73,39 @@ def test_the_page_folds_a_log_into_the_same_records_and_sentences_as_the_server(
             levels = event.levels
             assert theirs["cells"] == {"live": levels.live, "reusable": levels.reusable, "free": levels.free}
         assert theirs["unknown"] == []
+
+
+def test_the_page_tells_the_windows_of_an_encoders_inputs_as_the_server_does(
+    browser: Browser, tmp_path: Path
+) -> None:
+    world = MixedWorld(names=("embed", "image"), budget=6, seats=3)
+    world.embed("long", *range(1, 12))
+    world.embed("one", 5)
+    world.embed("last", 1)
+    world.image("i", 1)
+    for _ in range(4):
+        world.step()
+    world.engine.plan()
+    world.engine.abort("the step was told to fail")
+    world.run()
+    events = world.events
+    file = tmp_path / "run.html"
+    file.write_text(self_contained(events, "a run"))
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(FOLD, [json.loads(msgspec.json.encode(events)), False])
+    story = Story()
+    for event, theirs in zip(events, found, strict=True):
+        story.fold(event)
+        if theirs is not None:
+            records = [*story.live.values(), *story.ended.values()]
+            views = [request_view(story, record, event.at + 1234) for record in records]
+            shown = [{**view, "verdict": None, "intervals": None} for view in json.loads(json.dumps(views))]
+            assert [{**view, "verdict": None, "intervals": None} for view in theirs["views"]] == shown
+            windows = [[words for words in tell(view) if "indow" in words or "input" in words] for view in views]
+            assert [
+                [words for words in told if "indow" in words or "input" in words] for told in theirs["told"]
+            ] == windows
+    assert any("evaluated in step 1 (encode, pool)" in words for told in windows for words in told)
 
 
 def _aborted(event: ev.AnyEvent, events: list[ev.AnyEvent]) -> bool:

@@ -26,9 +26,9 @@ from headway.core.plan import Draw, Grammar, Sampling, StepPlan, StepResult
 from headway.core.request import Stage, TextRequest
 from headway.engine.served import EngineOptions
 from headway.patterns.text.ports import no_watcher
-from headway.replica.grammars import Grammars
+from headway.replica.loading import hosted_text
 from headway.replica.messages import Cancel, Rejected, Stop, Submit, ToFront, Told, decode_to_front, encode
-from headway.replica.options import ReplicaOptions
+from headway.replica.options import ModelOptions
 from headway.replica.process import Replica
 from headway.story.reduce.reducer import Story
 from headway.text.tokenizer import Tokenizer
@@ -51,8 +51,8 @@ class Line:
         ours = context.socket(zmq.PAIR)
         ours.connect("inproc://replica")
         executor = FakeExecutor(blocks=BLOCKS, block_tokens=4, vocab=VOCAB)
-        options = ReplicaOptions(model="", cache="", block_tokens=4, engine=EngineOptions(seats=4, step_tokens=16))
-        self.replica = Replica(ours, executor, BLOCKS, options, no_watcher, Grammars(None))
+        options = ModelOptions(model="fake", block_tokens=4, engine=EngineOptions(seats=4, step_tokens=16))
+        self.replica = Replica(ours, [hosted_text(executor, BLOCKS, options, no_watcher)])
         self.thread = threading.Thread(target=self._loop, args=(ours,))
         self.thread.start()
         self.story = Story()
@@ -97,7 +97,7 @@ class Line:
         self.serves()
         assert not self.story.live and not self.replica.engine.requests
         self.replica.engine.check()
-        assert self.replica.pool.live == 0
+        assert self.replica.models["fake"].served.pattern.space.live == 0
         self.story = Story()
         self.tokens.clear()
         self.rejected.clear()
@@ -218,7 +218,7 @@ def test_what_is_no_message_is_told_on_stderr_and_what_means_nothing_is_rejected
 def test_a_live_id_is_rejected_a_second_time_and_the_first_one_goes_on(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = line.replica.model.executor
+    executor = line.replica.models["fake"].served.executor
     run = executor.run
 
     def slow(plan: StepPlan) -> StepResult:

@@ -43,7 +43,7 @@ def is_empty(server: FakeServer) -> bool:
 
 def full(server: FakeServer) -> float:
     """Requests that found no place."""
-    labels = {"model": server.front.served_name, "reason": "queue"}
+    labels = {"model": server.model.name, "reason": "queue"}
     return server.front.metrics.registry.get_sample_value("headway_requests_refused_total", labels) or 0
 
 
@@ -72,7 +72,7 @@ def test_of_fifty_streams_a_third_is_left_and_the_others_say_what_they_say_alone
     for i in set(range(50)) - set(leaving):
         prompt, fields = asked[i]
         assert clients[i].end().error is None
-        assert clients[i].texts == said(server.front.tokenizer, prompt, **fields), i
+        assert clients[i].texts == said(server.model.tokenizer, prompt, **fields), i
     until(lambda: is_empty(server))
     until(lambda: tasks(server) <= idle)
     ends = [server.front.story.record(f"stream-{i}") for i in range(50)]
@@ -94,7 +94,7 @@ def test_of_two_hundred_at_once_those_without_a_place_are_told_when_to_come_agai
     for i, client in enumerate(clients):
         if client.end().status == 200:
             answered += 1
-            assert client.texts == said(server.front.tokenizer, [i + 20], seed=i, max_tokens=3)
+            assert client.texts == said(server.model.tokenizer, [i + 20], seed=i, max_tokens=3)
         else:
             assert (client.status, client.error) == (429, "queue_full")
             assert int(client.headers["retry-after"]) >= 1
@@ -107,7 +107,7 @@ def test_records_are_bounded_and_the_latest_are_kept(server: FakeServer) -> None
     story = server.front.story
     for i in range(55):
         answer = Client(server.url, [[7, j] for j in range(20)], id=f"many-{i}", seed=1, max_tokens=1).end()
-        assert answer.texts == said(server.front.tokenizer, [[7, j] for j in range(20)], seed=1, max_tokens=1)
+        assert answer.texts == said(server.model.tokenizer, [[7, j] for j in range(20)], seed=1, max_tokens=1)
     until(lambda: is_empty(server))
     assert len(story.ended) == 1000 and next(reversed(story.ended)).startswith("many-54~")
     assert "many-0~0" not in story.ended
@@ -132,7 +132,7 @@ def test_a_client_that_left_gets_its_next_turn_under_the_same_id(server: FakeSer
             conflicts += 1
             answer = until(again, 5)
         assert answer.error is None
-        assert answer.texts == said(server.front.tokenizer, [9] * 41, seed=turn, max_tokens=5)
+        assert answer.texts == said(server.model.tokenizer, [9] * 41, seed=turn, max_tokens=5)
         until(lambda: "talk" not in server.front.story.live)
     assert conflicts < 30
     until(lambda: is_empty(server))

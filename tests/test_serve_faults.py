@@ -133,20 +133,20 @@ class Scene:
         self.counts = self.count()
         gates.tokenising.clear()
         gates.compiling.clear()
-        encode = self.front.tokenizer.encode
+        encode = self.server.model.tokenizer.encode
 
         def slow(text: str, **how: Any) -> list[int]:
             assert gates.tokenising.wait(30)
             return encode(text, **how)
 
-        patch.setattr(self.front.tokenizer, "encode", slow)
+        patch.setattr(self.server.model.tokenizer, "encode", slow)
         self.held = Held(server.executor)
         patch.setattr(server.executor, "run", self.held)
         self.held.catch(lambda span: True, lambda: self.ask("neighbour", [5], max_tokens=self.case.neighbour))
 
     def count(self) -> dict[str, float]:
         def value(name: str, **labels: str) -> float:
-            found = self.front.metrics.registry.get_sample_value(name, {"model": self.front.served_name, **labels})
+            found = self.front.metrics.registry.get_sample_value(name, {"model": self.server.model.name, **labels})
             return found or 0.0
 
         counted = {reason: value("headway_requests_finished_total", reason=reason) for reason in FINISHES}
@@ -230,7 +230,7 @@ class Scene:
     def expected(self, who: str) -> dict[int, str]:
         """What each choice of an answer must say."""
         prompt, fields = self.asked[who]
-        return said(self.front.tokenizer, prompt, **fields)
+        return said(self.server.model.tokenizer, prompt, **fields)
 
 
 @cells(list(CASES), ["client leaves", "DELETE", "step raises"])

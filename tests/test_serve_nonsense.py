@@ -19,8 +19,8 @@ from headway.core.request import Emission, Pause, TextRequest
 from headway.core.verdict import BEHIND, Never
 from headway.front.state import Front
 from headway.policy.waiting import AWAITS_GRAMMAR
-from headway.replica.messages import Ready, Rejected, ToFront, Told, decode_to_front, encode
-from headway.replica.options import ReplicaOptions
+from headway.replica.messages import Ready, ReadyModel, Rejected, ToFront, Told, decode_to_front, encode
+from headway.replica.options import ModelOptions, ReplicaOptions
 from serving import MODEL
 
 #: "a" and "b" are asked for, "ghost" is not.
@@ -72,16 +72,14 @@ MESSAGES = st.one_of(
 
 @pytest.fixture(scope="module")
 def front(smollm2: ModelFiles) -> Front:
-    front = Front(smollm2, ReplicaOptions(model=MODEL, cache=""), served_name=MODEL)
+    front = Front({MODEL: smollm2}, ReplicaOptions(models=(ModelOptions(model=MODEL),), cache=""))
     front.link.say = lambda message: None  # type: ignore[method-assign]
     return front
 
 
 FACTS = FakeExecutor(blocks=8, block_tokens=16).facts
-READY = Ready(
-    name=MODEL, facts=FACTS, blocks=8, block_tokens=16, max_context=99, seats=4, step_tokens=16, threads=1, load_ms=0,
-    resident_bytes=0,
-)  # fmt: skip
+LOADED = ReadyModel(name=MODEL, facts=FACTS, blocks=8, block_tokens=16, max_context=99, seats=4, step_tokens=16)
+READY = Ready((LOADED,), threads=1, load_ms=0, resident_bytes=0)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -90,7 +88,7 @@ def test_whatever_a_replica_said_its_end_ends_what_it_had_and_the_next_one_begin
     front: Front, messages: list[ToFront]
 ) -> None:
     front._heard(READY)
-    ends = [front.submit(TextRequest(id=id, prompt=(1, 2)), RealClock().now_ns()) for id in ("a", "b")]
+    ends = [front.submit(TextRequest(id=id, model=MODEL, prompt=(1, 2)), RealClock().now_ns()) for id in ("a", "b")]
     with contextlib.suppress(Exception):  # then the link ends the replica, and so does this test
         for message in messages:
             front._heard(decode_to_front(encode(message)))

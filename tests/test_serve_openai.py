@@ -31,7 +31,7 @@ CONTRACT = {
     "headway_offloaded_blocks_total": ("host", "disk"),
     "headway_reloaded_blocks_total": ("host", "disk"),
     "headway_regained_blocks_total": ("",),
-    "headway_positions_total": ("reused", "prefilled", "decoded", "recomputed", "rejected"),
+    "headway_positions_total": ("reused", "prefilled", "decoded", "recomputed", "rejected", "evaluated"),
     "headway_draft_positions_total": ("accepted", "rejected"),
     "headway_emitted_tokens_total": ("",),
     "headway_requests_finished_total": ("stop", "length", "cancelled", "time", "failed"),

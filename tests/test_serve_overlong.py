@@ -37,13 +37,13 @@ def server(smollm2: ModelFiles) -> Iterator[FakeServer]:
 def encoded(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the texts that were tokenised."""
     lengths: list[int] = []
-    encode = server.front.tokenizer.encode
+    encode = server.model.tokenizer.encode
 
     def noting(text: str, **how: Any) -> list[int]:
         lengths.append(len(text))
         return encode(text, **how)
 
-    monkeypatch.setattr(server.front.tokenizer, "encode", noting)
+    monkeypatch.setattr(server.model.tokenizer, "encode", noting)
     return lengths
 
 
@@ -77,7 +77,7 @@ def test_the_megabyte_chat_that_was_told_to_come_again_is_400(server: FakeServer
 
 def test_a_text_of_the_longest_tokens_that_fills_the_context_is_served(server: FakeServer) -> None:
     """The most bytes that 199 tokens can spell: the bound refuses nothing that fits."""
-    tokenizer = server.front.tokenizer
+    tokenizer = server.model.tokenizer
     longest = "\n" + " " * (LONGEST_TOKEN - 1)
     assert len(tokenizer.encode(longest)) == 1
     text = longest * (CONTEXT - 1)

@@ -212,7 +212,7 @@ def test_long_inputs_are_rendered_and_tokenised_beside_the_event_loop(
 
 def _note_threads(monkeypatch: pytest.MonkeyPatch, server: FakeServer, threads: set[int]) -> None:
     """Note in which threads a template is rendered and a tokenizer works."""
-    tokenizer, template = server.front.tokenizer, server.front.template
+    tokenizer, template = server.model.tokenizer, server.model.template
 
     def noting(work: Any) -> Any:
         def noted(*args: Any, **how: Any) -> Any:
@@ -234,7 +234,7 @@ def test_an_error_inside_keeps_its_words_out_of_the_log_but_not_its_place(
         except KeyError as error:
             raise RuntimeError(f"no tokens for {text}") from error
 
-    monkeypatch.setattr(server.front.tokenizer, "encode", fail)
+    monkeypatch.setattr(server.model.tokenizer, "encode", fail)
     with caplog.at_level(logging.ERROR):
         answer = server.complete("Zanzibar")
         until(lambda: caplog.records)  # it is logged after the answer

@@ -178,7 +178,7 @@ FOREIGN = {
     "one-line": (lambda path: path.write_text("no line break"), "is not an event log of Headway"),
     "bytes": (lambda path: path.write_bytes(b"\x00\xff" * 40_000), "is not an event log of Headway"),
     "other-json": (lambda path: path.write_text('{"kind":"other"}\n'), "is not an event log of Headway"),
-    "folder": (folder, "is a folder; name a file"),
+    "folder": (folder, "is a folder; give a file"),
     "link": (link, "is a link; name the file itself"),
     "dangling-link": (lambda path: path.symlink_to("nowhere"), "is a link"),
     "pipe": (os.mkfifo, "is a named pipe, not a regular file"),

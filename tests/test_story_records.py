@@ -370,12 +370,13 @@ class Hopeless:
         return Pause(drafted, accepted, 10)
 
 
-READY = messages.Ready("fake", World().executor.facts, 8, 4, 8192, 64, 512, 2, 12.5, 1 << 30)
+MODEL = messages.ReadyModel("fake", World().executor.facts, 8, 4, 8192, 64, 512)
+READY = messages.Ready((MODEL,), 2, 12.5, 1 << 30)
 
 
 def every_event() -> World:
     world = World(blocks=8, block_tokens=4, seats=3, prefix_cache=False, drafters=lambda new: Hopeless())
-    world._emit(READY.event(0))
+    world._emit(MODEL.event(0, READY.threads))
     world._emit(TurnedAway(at=0, counts={"queue": 2}))
     world._emit(Received(at=0, id="old", sent_at=0))
     world._emit(Prompted(at=0, id="old", text="Hello"))

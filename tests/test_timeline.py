@@ -132,12 +132,13 @@ def test_a_step_is_one_slice_with_its_positions_and_its_members(mixed):
 
 def test_positions_by_kind_sum_to_what_the_records_count(mixed):
     world, trace = mixed
-    sums = dict.fromkeys(("prefilled", "decoded", "recomputed", "rejected"), 0)
+    sums = dict.fromkeys(("prefilled", "decoded", "recomputed", "rejected", "evaluated"), 0)
     for part in of_kind(trace, "X"):
         if part["pid"] == ENGINE and "failed" not in part["args"]:
             for kind, count in part["args"]["positions"].items():
                 sums[kind] += count
     records = [sequence.counts for record in world.story.ended.values() for sequence in record.sequences]
+    assert sums.pop("evaluated") == 0, "only encoders evaluate without a sequence"
     assert sums == {kind: sum(getattr(counts, kind) for counts in records) for kind in sums}
     assert min(sums.values()) > 0
 
@@ -300,7 +301,7 @@ def test_what_cannot_be_written_or_told_is_one_line(tmp_path: Path, capsys: pyte
     busy_world(EventLog(tmp_path / "events", epoch="e", model="tiny").append)
     words = ["timeline", "--log", str(tmp_path / "events")]
     assert main([*words, "nobody"]) == 2
-    assert capsys.readouterr().err == f"headway: {tmp_path / 'events'} tells of no request 'nobody'\n"
+    assert capsys.readouterr().err == f"headway: {tmp_path / 'events'} has no request 'nobody'\n"
     assert main([*words, "-o", str(tmp_path / "no" / "trace")]) == 2
     assert "headway: --output: " in (told := capsys.readouterr().err) and told.count("\n") == 1
 
@@ -337,6 +338,6 @@ def test_a_ring_that_forgot_how_a_request_began_says_so(
     server.complete("Hello", id="long", max_tokens=60)
     assert main(["timeline", "--url", server.url, "-o", str(tmp_path / "trace")]) == 0
     validate(json.loads((tmp_path / "trace").read_text()))
-    assert "1 more have no track: they arrived earlier than the events that are kept (from number" in (
+    assert "1 more have no track: they arrived before the events that are kept (from number" in (
         capsys.readouterr().err
     )

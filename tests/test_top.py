@@ -174,7 +174,7 @@ def test_rates_are_means_over_the_recent_past():
     rates = view_of(board, world.clock.now_ns())["rates"]
     assert rates == {
         "over_s": 1.0, "steps_per_s": 1.0, "prefilled_per_s": 64.0, "decoded_per_s": 0.0, "recomputed_per_s": 0.0,
-        "emitted_tokens_per_s": 1.0,
+        "evaluated_per_s": 0.0, "emitted_tokens_per_s": 1.0,
     }  # fmt: skip
     later = view_of(board, world.clock.now_ns() + 10_000_000_000)["rates"]
     assert later["over_s"] == 5.0 and later["steps_per_s"] == 0.0

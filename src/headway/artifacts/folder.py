@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from headway.artifacts import revision
-from headway.artifacts.files import ModelFiles, check_id
+from headway.artifacts import modules, revision
+from headway.artifacts.files import DenseStage, ModelFiles, Modules, Tensors, check_id
+from headway.artifacts.jsonfile import optional, required
 from headway.artifacts.location import Location
+from headway.artifacts.onnx import OnnxTensors
 from headway.artifacts.revision import ContentDigest
 from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
@@ -26,22 +28,22 @@ def load(name: str, place: Location) -> ModelFiles:
     """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
     a missing file, ArtifactError for a damaged one."""
     folder = place.path
-    config = _json(folder / "config.json")
+    config = required(folder / "config.json") if place.config is None else place.config
     if "quantization_config" in config:
-        raise UnsupportedModel(name, "the quantised weights that its config.json describes (quantization_config)")
+        raise UnsupportedModel(name, "quantised weights (quantization_config in config.json)")
     if not (folder / "tokenizer.json").is_file():
         raise ModelNotFound(
             f"tokenizer.json not found in {folder}; other files (tokenizer.model, vocab.json) are not read, "
             "convert them with the transformers library"
         )
-    shards = _shards(name, folder)
-    tensors = FolderTensors(name, shards)
-    tokenizer_config = _optional_json(folder / "tokenizer_config.json")
+    tokenizer_config = optional(folder / "tokenizer_config.json")
+    around = place.modules or modules.read(name, folder, config, tokenizer_config)
+    shards, tensors = _weights(name, folder, around)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    special = _special(tokenizer_config, _optional_json(folder / "special_tokens_map.json"))
+    special = _special(tokenizer_config, optional(folder / "special_tokens_map.json"))
     bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
-    eos_ids = _eos_ids(config, _optional_json(folder / "generation_config.json"), tokenizer, special)
-    for id in eos_ids:
+    eos_ids = _eos_ids(config, optional(folder / "generation_config.json"), tokenizer, special)
+    for id in eos_ids if around is None else ():
         check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
         name=name,
@@ -56,20 +58,18 @@ def load(name: str, place: Location) -> ModelFiles:
         eos_ids=eos_ids,
         special=special,
         source=place.source or str(folder),
+        modules=around,
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelNotFound(f"{path.parent} lacks {path.name}") from error
-    except ValueError as error:
-        raise ArtifactError(f"{path} is not JSON: {error}") from error
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return _json(path) if path.exists() else {}
+def _weights(name: str, folder: Path, around: Modules | None) -> tuple[list[Path], Tensors]:
+    """The files that hold weights, and their tensors. Of ONNX files only encoders' are read."""
+    onnx = folder / "model.onnx"
+    if around is not None and onnx.is_file() and not any(folder.glob("*.safetensors*")):
+        return [onnx], OnnxTensors(name, onnx)
+    shards = dict.fromkeys(_shards(name, folder), "")
+    shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
+    return list(shards), FolderTensors(name, shards)
 
 
 def _shards(name: str, folder: Path) -> list[Path]:
@@ -77,24 +77,32 @@ def _shards(name: str, folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     single = folder / "model.safetensors"
     if index.exists():
-        shards = [folder / shard for shard in dict.fromkeys(_json(index)["weight_map"].values())]
+        shards = [folder / shard for shard in dict.fromkeys(required(index)["weight_map"].values())]
     else:
         shards = [single] if single.exists() else []
     for shard in shards:
         if not shard.is_file() or shard.parent != folder:
-            raise ModelNotFound(f"{index} names {shard.name}, which is not in the folder")
+            raise ModelNotFound(f"{index} lists {shard.name}, which is not in the folder")
     if shards:
         return shards
     other = [path for suffix in ("*.bin", "*.pt", "*.pth", "*.onnx") for path in sorted(folder.rglob(suffix))]
     if not other:
-        raise ModelNotFound(f"{folder} holds no weights (model.safetensors, or its index and shards)")
+        raise ModelNotFound(f"{folder} has no weights (model.safetensors, or its index and shards)")
     kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read"
     raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
 
 
+def _dense_file(name: str, folder: Path, stage: DenseStage) -> Path:
+    file = folder / stage.folder / "model.safetensors"
+    if not file.is_file():
+        raise ModelNotFound(f"{name}: {stage.folder} holds no model.safetensors; pickled weights are not read")
+    return file
+
+
 def _text(token: Any) -> str | None:
     """A token in these files is a string, or an object that holds one, or null."""
-    return token["content"] if isinstance(token, dict) else token
+    text: str | None = token["content"] if isinstance(token, dict) else token
+    return text
 
 
 def _special(*sources: dict[str, Any]) -> dict[str, str]:
@@ -139,30 +147,33 @@ class FolderTensors:
     """The weights of safetensors files, one memory map per file. Raises UnsupportedModel for a format that is not
     read, ArtifactError for a file that is cut off."""
 
-    def __init__(self, name: str, shards: list[Path]) -> None:
-        self._name = name
+    def __init__(self, name: str, shards: dict[Path, str]) -> None:
+        """`shards`: files, and what their tensors' names begin with here."""
+        self._name, self._prefixes = name, shards
         self._headers = {shard: self._header(shard) for shard in shards}
 
     def names(self) -> list[str]:
-        return [name for header in self._headers.values() for name in header]
+        return [self._prefixes[shard] + name for shard, header in self._headers.items() for name in header]
 
     def read(self) -> Iterator[tuple[str, np.ndarray]]:
         """Every tensor once, as float32. Those stored so are views of the file, not copies; writing to one
         leaves the file as it is."""
         for shard, header in self._headers.items():
-            data = np.memmap(shard, np.uint8, "c")
+            data, prefix = np.memmap(shard, np.uint8, "c"), self._prefixes[shard]
             for name, entry in header.items():
                 start, end = entry["data_offsets"]
                 kind = entry["dtype"]
                 values = data[start:end].view(_DTYPES[kind]).reshape(entry["shape"])
-                yield name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
+                yield prefix + name, widened_bf16(values) if kind == "BF16" else values.astype("<f4", copy=False)
 
     def digest(self) -> str:
         content = ContentDigest()
         for shard, header in self._headers.items():
             data = np.memmap(shard, np.uint8, "r")
             for name, entry in header.items():
-                content.add(name, entry["shape"], entry["dtype"], data[slice(*entry["data_offsets"])])
+                content.add(
+                    self._prefixes[shard] + name, entry["shape"], entry["dtype"], data[slice(*entry["data_offsets"])]
+                )
         return content.text()
 
     def _header(self, shard: Path) -> dict[str, Any]:
@@ -174,7 +185,7 @@ class FolderTensors:
             size = int.from_bytes(file.read(8), "little")
             file_bytes = shard.stat().st_size
             if 8 + size > file_bytes:
-                raise ArtifactError(f"{shard} is not a whole safetensors file")
+                raise ArtifactError(f"{shard} is not a complete safetensors file")
             header = json.loads(file.read(size))
         header.pop("__metadata__", None)
         for name, entry in header.items():
@@ -183,7 +194,7 @@ class FolderTensors:
             start, end = (8 + size + offset for offset in entry["data_offsets"])
             values_bytes = math.prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize
             if end > file_bytes or end - start != values_bytes:
-                raise ArtifactError(f"{shard} is cut off or damaged at {name}")
+                raise ArtifactError(f"{shard} is truncated or damaged at {name}")
             entry["data_offsets"] = (start, end)
         return dict(sorted(header.items(), key=lambda item: item[1]["data_offsets"]))
 

@@ -59,7 +59,7 @@ def read_header(path: Path) -> Header:
     cut off or damaged."""
     try:
         data = np.memmap(path, dtype=np.uint8, mode="r")
-        return _Cursor(path, memoryview(data)).header()
+        return _Cursor(path, data.data).header()
     except (
         struct.error,
         IndexError,
@@ -69,7 +69,7 @@ def read_header(path: Path) -> Header:
         OSError,
         RecursionError,
     ) as error:
-        raise ArtifactError(f"{path} is not a whole GGUF file: {error}") from error
+        raise ArtifactError(f"{path} is not a complete GGUF file: {error}") from error
 
 
 def swapped(number: int) -> int:
@@ -111,7 +111,9 @@ class _Cursor:
         return part
 
     def _unpack(self, layout: str) -> int:
-        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+        number: int
+        (number,) = struct.unpack(layout, self._take(struct.calcsize(layout)))
+        return number
 
     def _string(self) -> str:
         return str(self._take(self._unpack("<Q")), "utf-8")
@@ -148,6 +150,6 @@ class _Cursor:
         size = prod(shape) // block_values * block_bytes
         if start + offset + size > len(self._data):
             raise ValueError(
-                f"it ends at byte {len(self._data)}, within the tensor {name}; it may not be downloaded whole"
+                f"it ends at byte {len(self._data)}, within the tensor {name}; the download may be incomplete"
             )
         return TensorPlace(name, shape, form, start + offset, size)

@@ -11,7 +11,7 @@ from typing import Any
 from headway.compute.executor import Executor
 from headway.core.clock import RealClock
 from headway.core.plan import Sampling
-from headway.core.request import TextRequest
+from headway.core.request import Emission, TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
@@ -101,8 +101,9 @@ def _run(
     began, emitted = time.perf_counter(), 0
     while engine.busy:
         for emission in engine.step():
-            said[emission.id] += emission.tokens
-            emitted += len(emission.tokens)
+            if isinstance(emission, Emission):
+                said[emission.id] += emission.tokens
+                emitted += len(emission.tokens)
     rate = emitted / (time.perf_counter() - began)
     counts = [sequence.counts for record in story.ended.values() for sequence in record.sequences]
     return rate, list(said.values()), (sum(c.accepted for c in counts), sum(c.rejected for c in counts))

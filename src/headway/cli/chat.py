@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from headway.cli.client import NotHeadway, asking, served_model
+from headway.cli.client import Model, NotHeadway, asking, served_models
 from headway.cli.streams import utf8
 from headway.core.config import ClientOptions, read_options
 from headway.core.config import add_arguments as add_options
@@ -20,12 +20,11 @@ from headway.core.errors import ConfigError, HeadwayError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("message", nargs="*", help="ask this one thing and end; without it, a conversation")
+    parser.add_argument("--model", metavar="NAME", help="which of the server's models; default: its first text model")
+    parser.add_argument("message", nargs="*", help="send this one message and exit; without it, start a conversation")
     parser.add_argument("--system", metavar="TEXT", help="a system message")
-    parser.add_argument(
-        "--temperature", type=_finite, default=0.0, metavar="T", help="default 0: the likeliest answer"
-    )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer; default: what fits")
+    parser.add_argument("--temperature", type=_finite, default=0.0, metavar="T", help="default 0 (greedy decoding)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum tokens of an answer; default: what fits")
     add_options(parser, ClientOptions)
 
 
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     options, _ = read_options(ClientOptions, args)
     question = utf8("MESSAGE", " ".join(args.message))
     utf8("--system", args.system or "")
-    model = served_model(options).id
+    model = args.model or _talker(served_models(options))
     messages = [{"role": "system", "content": args.system}] if args.system else []
     settings = {"model": model, "temperature": args.temperature, "max_tokens": args.max_tokens}
     if args.message:
@@ -50,6 +49,15 @@ def run(args: argparse.Namespace) -> int:
             except ConfigError as error:
                 print(error, file=sys.stderr)
     return 0
+
+
+def _talker(models: list[Model]) -> str:
+    """The first model that generates text; what is still loading may be one."""
+    talking = [model.id for model in models if model.headway is None or model.headway.pattern == "text"]
+    if not talking:
+        names = ", ".join(model.id for model in models)
+        raise HeadwayError(f"no model of this server generates text; it serves {names}")
+    return talking[0]
 
 
 def _ask() -> str | None:
@@ -83,19 +91,19 @@ def stream(options: ClientOptions, body: dict[str, Any]) -> Iterator[dict[str, A
                 return
             if line.startswith("data: "):
                 yield _chunk(options, line.removeprefix("data: "))
-    raise NotHeadway(options.url + path, "ended without [DONE]")
+    raise NotHeadway(options.url + path, "ended its stream without [DONE]")
 
 
 def _chunk(options: ClientOptions, data: str) -> dict[str, Any]:
     try:
         chunk = json.loads(data)
     except ValueError as error:
-        raise NotHeadway(options.url, f"streams something else ({error})") from error
+        raise NotHeadway(options.url, f"streams an unexpected answer ({error})") from error
     if not isinstance(chunk, dict):
-        raise NotHeadway(options.url, f"streams something else ({data[:80]})")
+        raise NotHeadway(options.url, f"streams an unexpected answer ({data[:80]})")
     if "error" in chunk:
-        error = chunk["error"]
-        raise HeadwayError(str(error.get("message", error) if isinstance(error, dict) else error))
+        said = chunk["error"]
+        raise HeadwayError(str(said.get("message", said) if isinstance(said, dict) else said))
     return chunk
 
 

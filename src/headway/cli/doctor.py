@@ -28,8 +28,10 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
-    parser.add_argument("--last", metavar="SECONDS", help="look at the last so many seconds only")
+    parser.add_argument(
+        "--log", metavar="FILE", help="read an event log (serve --event-log) instead of a running server"
+    )
+    parser.add_argument("--last", metavar="SECONDS", help="look only at the last SECONDS")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     add_options(parser, ClientOptions)
 
@@ -95,5 +97,5 @@ def _last(text: str | None) -> float | None:
     except ValueError:
         raise ConfigError("--last", f"{text!r} is not a number of seconds") from None
     if not 0 < seconds < 1e9:
-        raise ConfigError("--last", f"needs more than 0 and less than 1e9 seconds, got {text}")
+        raise ConfigError("--last", f"must be more than 0 and less than 1e9 seconds, got {text}")
     return seconds

@@ -30,20 +30,34 @@ B_PROMPT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="as for serve (default smollm2-135m)")
-    parser.add_argument("--a", default=A_PROMPT, metavar="TEXT", help="what A asks")
-    parser.add_argument("--b", default=B_PROMPT, metavar="TEXT", help="what B asks")
-    parser.add_argument("--same-prompt", action="store_true", help="B asks what A asks")
-    parser.add_argument("--a-tokens", type=int, default=40, metavar="N", help="most tokens that A emits (default 40)")
-    parser.add_argument("--b-tokens", type=int, default=40, metavar="N", help="most tokens that B emits (default 40)")
-    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="memory for state, 2GiB or 40blocks; "
-                        "default: so little that B waits for space for a while")  # fmt: skip
-    parser.add_argument("--step-tokens", type=int, default=64, metavar="N", help="positions of a step (default 64)")
-    parser.add_argument("--seats", type=int, default=2, metavar="N", help="most sequences active at once (default 2)")
-    parser.add_argument("--prefix-cache", action="store_true", help="reuse the state of known prefixes")
-    parser.add_argument("--cancel", type=_cancel, metavar="A@5", help="cancel that request after so many tokens")
-    parser.add_argument("--weights", default="auto", choices=["auto", "fp32", "bf16"], help="default auto")
-    parser.add_argument("--json", action="store_true", help="print steps and both records as JSON, and no story")
-    parser.add_argument("--html", metavar="FILE", help="write the live page with this run into one file")
+    parser.add_argument("--a", default=A_PROMPT, metavar="TEXT", help="A's prompt")
+    parser.add_argument("--b", default=B_PROMPT, metavar="TEXT", help="B's prompt")
+    parser.add_argument("--same-prompt", action="store_true", help="give B the same prompt as A")
+    parser.add_argument(
+        "--a-tokens", type=int, default=40, metavar="N", help="maximum tokens of A's answer (default 40)"
+    )
+    parser.add_argument(
+        "--b-tokens", type=int, default=40, metavar="N", help="maximum tokens of B's answer (default 40)"
+    )
+    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="memory for state (KV cache), 2GiB or "
+                        "40blocks; default: so little that B has to wait for space")  # fmt: skip
+    parser.add_argument(
+        "--step-tokens", type=int, default=64, metavar="N", help="maximum positions per step (default 64)"
+    )
+    parser.add_argument(
+        "--seats", type=int, default=2, metavar="N", help="maximum number of active sequences (default 2)"
+    )
+    parser.add_argument(
+        "--prefix-cache", action="store_true", help="reuse the state of known prefixes (prefix caching)"
+    )
+    parser.add_argument("--cancel", type=_cancel, metavar="A@5", help="cancel A (or B) after that many tokens")
+    parser.add_argument(
+        "--weights", default="auto", choices=["auto", "fp32", "bf16"], help="data type of the weights (default auto)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the steps and both records as JSON instead of the story"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the live page of this run to one HTML file")
 
 
 def _memory(text: str) -> Memory:
@@ -56,7 +70,7 @@ def _memory(text: str) -> Memory:
 def _cancel(text: str) -> tuple[str, int]:
     match = re.fullmatch(r"([AB])@([1-9]\d*)", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like A@5: A or B, and after how many tokens")
+        raise argparse.ArgumentTypeError(f"{text!r} is not like A@5 (A or B, and a number of tokens)")
     return match[1], int(match[2])
 
 
@@ -82,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     options = pair_options(args.seats, args.step_tokens, args.prefix_cache)
     for name in ("a_tokens", "b_tokens"):
         if getattr(args, name) < 1:
-            raise ConfigError("--" + name.replace("_", "-"), f"needs at least 1, got {getattr(args, name)}")
+            raise ConfigError("--" + name.replace("_", "-"), f"must be at least 1, got {getattr(args, name)}")
     texts = {"A": utf8("--a", args.a), "B": args.a if args.same_prompt else utf8("--b", args.b)}
     files, prompts = _prompts(args.model, environment, texts)
     pair = Pair(prompts, {"A": args.a_tokens, "B": args.b_tokens}, options, args.cancel)
@@ -90,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     blocks = loaded.executor.blocks
     for name in "AB":
         if (need := pair.need(name)[1]) > blocks:
-            raise ConfigError("--memory", f"{name} needs {need} blocks in the end, and the pool has {blocks}")
+            raise ConfigError("--memory", f"{name} needs {need} blocks by its end, and the pool has {blocks}")
     _introduce(console, loaded, pair, blocks)
     answers = pair.run(loaded.executor, blocks, lambda line: console.print("  " + line, soft_wrap=True, markup=False))
     _conclude(console, pair, loaded, answers, _decoder(files))

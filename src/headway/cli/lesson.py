@@ -23,11 +23,13 @@ from headway.lessons.questions import questions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("number", nargs="?", type=int, metavar="N", help="which lesson; without it they are listed")
-    parser.add_argument("--all", action="store_true", help="all lessons in order, and five questions at the end")
-    parser.add_argument("--answer", metavar="VALUE", help="your prediction, asked for otherwise at a terminal")
-    parser.add_argument("--json", action="store_true", help="print question, prediction, numbers and code as JSON")
-    parser.add_argument("--pages", metavar="FOLDER", help="write what was measured as pages into this folder")
+    parser.add_argument("number", nargs="?", type=int, metavar="N", help="which lesson; without it, list them")
+    parser.add_argument("--all", action="store_true", help="run all lessons in order, with five questions at the end")
+    parser.add_argument("--answer", metavar="VALUE", help="your prediction; otherwise asked for at a terminal")
+    parser.add_argument(
+        "--json", action="store_true", help="print the question, prediction, numbers and code as JSON"
+    )
+    parser.add_argument("--pages", metavar="FOLDER", help="write what was measured as pages in this folder")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = LESSONS if args.all else (lesson(args.number),)
     if args.pages is not None:
         if not args.pages:
-            raise ConfigError("--pages", "is empty; name a folder")
+            raise ConfigError("--pages", "is empty; give a folder")
         check_pages(Path(args.pages), chosen, with_questions=args.all)
     given = None if args.answer is None else _given(chosen[0].question, args.answer)
     model = Model(environment.cache)
@@ -68,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if args.all and args.number is not None:
-        raise ConfigError("--all", f"runs every lesson; leave {args.number} or --all away")
+        raise ConfigError("--all", f"runs every lesson; leave out {args.number} or --all")
     for name in ("answer", "pages"):
         if getattr(args, name) is not None and args.number is None and not (args.all and name == "pages"):
-            raise ConfigError(f"--{name}", f"goes with one lesson, `headway lesson N --{name} …`; name its number")
+            raise ConfigError(f"--{name}", f"requires a lesson: `headway lesson N --{name} …`")
 
 
 def _given(question: Question, text: str) -> Answer:

@@ -12,13 +12,15 @@ from headway.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a model to fetch and describe (any form of name)")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="a model to fetch and describe (a name of any form that serve takes)"
+    )
     parser.add_argument("--offline", action="store_true", help="download nothing")
     parser.add_argument(
         "--clean",
         action="store_true",
-        help="remove the converted weights that no running server uses (downloads stay; they are converted again "
-        "when they are next served)",
+        help="remove the converted weights that no running server uses (downloads are kept, and converted again when "
+        "next served)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -27,7 +29,9 @@ def run(args: argparse.Namespace) -> int:
     environment = Environment.read()
     if args.clean:
         if args.name is not None:
-            raise ConfigError("--clean", f"it removes all converted weights, not those of {args.name}; give no NAME")
+            raise ConfigError(
+                "--clean", f"removes all converted weights, not only those of {args.name}; leave out NAME"
+            )
         freed = clean(environment)
         print(json.dumps(freed, indent=2)) if args.json else _print_freed(freed)
         return 0
@@ -98,7 +102,9 @@ def describe(name: str, environment: Environment, offline: bool) -> dict[str, An
         "layers": files.config.get("num_hidden_layers"),
         "hidden_size": files.config.get("hidden_size"),
         "vocab_size": files.config.get("vocab_size"),
-        "max_context": files.config.get("max_position_embeddings"),
+        "max_context": files.max_context,
+        "graph": list(files.graph),
+        "usable": files.output,
         "weights_bytes": files.weights_bytes,
         "tensors": len(files.tensors.names()),
         "chat_template": files.chat_template is not None,
@@ -125,7 +131,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
     from rich.table import Column, Table
 
     table = Table("fact", Column("value", overflow="fold"), box=None, show_header=False, pad_edge=False)
+    facts = facts | {"graph": f"{' → '.join(facts['graph'])}; usable: {facts['usable']}"}
     for key, value in facts.items():
+        if key == "usable":
+            continue
         shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
         table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)
     _console().print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from rich.panel import Panel
 from rich.table import Table
@@ -10,31 +11,23 @@ from rich.text import Text
 
 from headway.artifacts.files import ModelFiles
 from headway.core.config import Origins, ServeOptions
-from headway.replica.messages import Ready
+from headway.replica.messages import Ready, ReadyModel
 
 
 def start_panel(
-    options: ServeOptions, origins: Origins, files: ModelFiles, ready: Ready, *, name: str, url: str
+    options: ServeOptions, origins: Origins, files: Mapping[str, ModelFiles], ready: Ready, *, url: str
 ) -> Panel:
-    """What is served, within which bounds, where each value that is not the default came from."""
-    facts = ready.facts
-    rows = {
-        "model": f"{name}   {files.source}",
-        "revision": facts.revision,
-        "weights": f"{size(facts.weights_bytes)} in {facts.weights_format}, held once for all requests",
-        "pool": f"{ready.blocks:,} blocks of {ready.block_tokens} positions, "
-        f"{size(ready.blocks * facts.block_bytes)}, state in {facts.state_format}",
-        "seats": f"{ready.seats} sequences",
-        "step budget": f"{ready.step_tokens} positions",
-        "context": f"{ready.max_context:,} positions",
-        "compute": f"{ready.threads} threads; {facts.kernels.get('products', '')}",
-        "loaded in": f"{ready.load_ms / 1000:.1f} s",
-    }
+    """What is served, within which bounds, where each value that is not the default came from. `files` are by the
+    models' served names."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for label, value in rows.items():
-        table.add_row(label, Text(value))
+    for model in ready.models:
+        for label, value in _model_rows(model, files[model.name]).items():
+            table.add_row(label, Text(value))
+    products = "; ".join(dict.fromkeys(model.facts.kernels.get("products", "") for model in ready.models))
+    table.add_row("compute", Text(f"{ready.threads} threads; {products}"))
+    table.add_row("loaded in", Text(f"{ready.load_ms / 1000:.1f} s"))
     for field, origin in origins.items():
         value = getattr(options, field)
         shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -44,15 +37,38 @@ def start_panel(
     return panel
 
 
-def curl(name: str, url: str, *, keyed: bool) -> str:
-    """A line to copy; a server with a key (`keyed`) takes it from the shell's HEADWAY_API_KEY."""
-    body = {
-        "model": name,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
-        "temperature": 0,
+def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
+    facts = model.facts
+    rows = {
+        "model": f"{model.name}   {files.source}",
+        "revision": facts.revision,
+        "weights": f"{size(facts.weights_bytes)} in {facts.weights_format}, held once for all requests",
     }
+    if model.blocks:
+        rows["pool"] = (
+            f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, "
+            f"state (KV cache) in {facts.state_format}"
+        )
+        rows["seats"] = f"{model.seats} sequences"
+    return rows | {"step budget": f"{model.step_tokens} positions", "context": f"{model.max_context:,} positions"}
+
+
+def curl(model: ReadyModel, url: str, *, keyed: bool) -> str:
+    """A line to copy; a server with a key (`keyed`) takes it from the shell's HEADWAY_API_KEY."""
+    path, body = _EXAMPLES[model.facts.pattern]
     key = ' -H "authorization: Bearer $HEADWAY_API_KEY"' if keyed else ""
-    return f"curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{json.dumps(body)}'"
+    data = json.dumps({"model": model.name} | body)
+    return f"curl {url}{path}{key} -H 'content-type: application/json' -d '{data}'"
+
+
+#: By pattern: where a request goes, and what it says.
+_EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
+    "text": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0},
+    ),
+    "embed": ("/v1/embeddings", {"input": "The capital of France is Paris."}),
+}
 
 
 def size(bytes: int) -> str:

@@ -15,6 +15,7 @@ _STEP_PARTS = {
     "decoded": ("▓", "green"),
     "recomputed": ("▒", "yellow"),
     "rejected": ("░", "red"),
+    "evaluated": ("▚", "magenta"),
     "left": ("·", "dim"),
 }
 _POOL_PARTS = {"live": ("█", "green"), "reusable": ("▒", "cyan"), "free": ("·", "dim")}
@@ -118,6 +119,8 @@ def _seats(view: View, width: int) -> Text:
 def _rates(rates: View) -> Text:
     words = [f"{rates['steps_per_s']:,.1f} steps/s"]
     words += [f"{name} {rates[f'{kind}_per_s']:,.0f}/s" for name, kind in _RATES.items()]
+    if evaluated := rates["evaluated_per_s"]:
+        words.append(f"evaluated {evaluated:,.0f}/s")
     return _label("rates") + "  ".join(words)
 
 
@@ -140,7 +143,8 @@ def _step(step: View, width: int) -> Text:
     parts = [(step[kind], *part) for kind, part in _STEP_PARTS.items()]
     spent = step["budget"] - step["left"]
     state = "failed" if step["failed"] else "runs" if step["ms"] is None else f"{step['ms']:,.1f} ms"
-    kinds = " + ".join(f"{step[kind]}" for kind in ("prefilled", "decoded", "recomputed", "rejected"))
+    of_text = (step[kind] for kind in ("prefilled", "decoded", "recomputed", "rejected"))
+    kinds = f"{step['evaluated']} evaluated" if step["evaluated"] else " + ".join(map(str, of_text))
     return (
         Text(f"{step['step']:>6} ")
         + bar(parts, _bar_width(width))

@@ -15,6 +15,7 @@ from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
 from headway.cli.console import make_console
 from headway.cli.panel import curl, start_panel
+from headway.core.choices import choose_models
 from headway.core.config import Environment, ServeOptions, read_options, yielding_threads
 from headway.core.errors import ArtifactError
 from headway.front.guard import Guard
@@ -32,6 +33,7 @@ def start(args: argparse.Namespace) -> int:
     yielding_threads()
     options, origins = read_options(ServeOptions, args)
     options.validate()
+    choices = choose_models(options)
     environment = Environment.read()
     console = make_console(stderr=True)
     if options.event_log is not None:
@@ -39,8 +41,9 @@ def start(args: argparse.Namespace) -> int:
     _warn_of_any_origin(options, console)
     listener = listen(options.host, options.port)
     cache = Cache.at(environment.cache)
-    files = resolve(options.model[0], cache=environment.cache)
-    name = options.served_name or options.model[0]
+    files = {choice.name: resolve(choice.source, cache=environment.cache) for choice in choices}
+    patterns = {name: model.pattern for name, model in files.items()}
+    replica = replica_options(options, choices, patterns, cache.root)
     port = listener.getsockname()[1]
     url = f"http://{options.host if ':' not in options.host else f'[{options.host}]'}:{port}"
     loading = _LoadingBar(console)
@@ -48,10 +51,10 @@ def start(args: argparse.Namespace) -> int:
     def on_change(message: ToFront) -> None:
         loading.show(message)
         if isinstance(message, Ready):
-            console.print(start_panel(options, origins, files, message, name=name, url=url))
+            console.print(start_panel(options, origins, files, message, url=url))
             console.print(
                 "Try it:",
-                curl(name, url, keyed=options.api_key is not None),
+                *(curl(model, url, keyed=options.api_key is not None) for model in message.models),
                 sep="\n",
                 soft_wrap=True,
                 markup=False,
@@ -59,11 +62,10 @@ def start(args: argparse.Namespace) -> int:
         elif isinstance(message, LoadFailed):
             server.should_exit = True
 
-    log = _event_log(options, name, console)
+    log = _event_log(options, choices[0].name, console)
     front = Front(
         files,
-        replica_options(options, cache.root),
-        served_name=name,
+        replica,
         limits=_limits(options),
         log=log,
         log_prompts=options.log_prompts,
@@ -87,8 +89,8 @@ def _warn_of_any_origin(options: ServeOptions, console: Console) -> None:
     if ANY in options.allow_origin:
         open_to_all = "" if options.api_key else ", without a key"
         console.print(
-            "Warning: with --allow-origin * every web page may use this server from a browser that reaches it"
-            f"{open_to_all}. Better name the origins that need it.",
+            "Warning: --allow-origin * lets every web page use this server from any browser that can reach it"
+            f"{open_to_all}. List the origins that need access instead.",
             style="yellow", soft_wrap=True, highlight=False, markup=False,
         )  # fmt: skip
 
@@ -101,8 +103,8 @@ def _event_log(options: ServeOptions, model: str, console: Console) -> EventLog 
 
     def on_failure(reason: str) -> None:
         console.print(
-            f"The event log {path} ended: {reason}. Serving goes on without it; headway_event_log_lost_events_total "
-            "counts what it lacks, and a restart begins a new one.",
+            f"The event log {path} failed: {reason}. Serving continues without it; "
+            "headway_event_log_lost_events_total counts the lost events, and a restart begins a new log.",
             soft_wrap=True,
             markup=False,
         )

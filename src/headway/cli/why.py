@@ -24,7 +24,9 @@ _ID = re.compile(r"[A-Za-z0-9._:~-]{1,160}")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the request's id, with or without OpenAI's prefix")
-    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
+    parser.add_argument(
+        "--log", metavar="FILE", help="read an event log (serve --event-log) instead of a running server"
+    )
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     add_options(parser, ClientOptions)
 
@@ -48,14 +50,14 @@ def run(args: argparse.Namespace) -> int:
 def from_server(options: ClientOptions, id: str) -> dict[str, Any]:
     """The record as it is now. Raises NoServer, or HeadwayError with the server's own words."""
     if not _ID.fullmatch(id):
-        raise HeadwayError(f"no request is called {id!r}: an id is 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
+        raise HeadwayError(f"{id!r} is not a request id: ids are 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
     path = f"/v1/requests/{quote(id, safe='')}"
     if not id.strip("."):  # `.` and `..` would be taken for steps of the path
         path = f"/v1/requests/{'%2E' * len(id)}"
     view = fetch(options, path, dict[str, Any])
     records = view.get("data", [view])
     if not isinstance(records, list) or not records or not all("intervals" in each for each in records):
-        raise NotHeadway(options.url + path, "answers something else")
+        raise NotHeadway(options.url + path, "gives an unexpected answer")
     return view
 
 
@@ -78,7 +80,7 @@ def from_log(path: Path, id: str) -> dict[str, Any]:
         if members:
             views = request_views(story, map(story.record, members), last_at)
             return {"id": plain, "data": views}
-    raise LogError(path, f"it tells of no request {id!r}")
+    raise LogError(path, f"it has no request {id!r}")
 
 
 def life(view: dict[str, Any]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from headway.core.plan import StepPlan, StepResult
 
@@ -15,6 +15,10 @@ class ModelFacts:
     block_bytes   state of one block, all layers together
     eos_ids       tokens that end an answer
     kernels       what runs the matrix products and attention, in words (probed at load)
+    vector        values of one vector; 1 for a cross-encoder's score, 0 for a model that makes neither
+    output        what a caller can use of it
+    graph         the model's work on one input, stage by stage
+    normalized    vectors leave with length 1
     """
 
     name: str
@@ -28,6 +32,10 @@ class ModelFacts:
     block_bytes: int
     eos_ids: tuple[int, ...] = ()
     kernels: dict[str, str] = field(default_factory=dict)
+    vector: int = 0
+    output: Literal["tokens", "vector", "score", "pixels"] = "tokens"
+    graph: tuple[str, ...] = ()
+    normalized: bool = False
 
 
 class Executor(Protocol):

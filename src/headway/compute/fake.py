@@ -118,11 +118,12 @@ class FakeExecutor:
         if self.fail_next is not None:
             failure, self.fail_next = self.fail_next, None
             raise failure
-        self._refuse_shared_writes(plan)
+        spans = plan.spans
+        self._refuse_shared_writes(spans)
         self._copy(plan.fills)
-        results = tuple(self._evaluate(span) for span in plan.items)
-        spoiled = tuple(place for place, span in enumerate(plan.items) if self.spoils(span))
-        for span in (plan.items[place] for place in spoiled):
+        results = tuple(self._evaluate(span) for span in spans)
+        spoiled = tuple(place for place, span in enumerate(spans) if self.spoils(span))
+        for span in (spans[place] for place in spoiled):
             for position in range(span.start, span.end):
                 self._slots[self._slot(span, position)] = _EMPTY
         self._copy(plan.copies)
@@ -159,7 +160,7 @@ class FakeExecutor:
 
     def _verify(self, span: Span, after: list[int]) -> tuple[int, ...]:
         """Accept drafts as long as each is the token that would have been chosen, then choose one more."""
-        chosen = []
+        chosen: list[int] = []
         first = len(span.tokens) - span.drafts
         for i in range(first - 1, len(span.tokens)):
             draw = span.draws[0]
@@ -173,7 +174,7 @@ class FakeExecutor:
         block, offset = divmod(position, self._block_tokens)
         return span.blocks[block] * self._block_tokens + offset
 
-    def _refuse_shared_writes(self, plan: StepPlan) -> None:
-        written = [self._slot(span, position) for span in plan.items for position in range(span.start, span.end)]
+    def _refuse_shared_writes(self, spans: Sequence[Span]) -> None:
+        written = [self._slot(span, position) for span in spans for position in range(span.start, span.end)]
         if len(set(written)) != len(written):
             raise InvariantError("two spans of one step write the same slot")

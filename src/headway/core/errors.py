@@ -53,7 +53,7 @@ class ChecksumMismatch(ArtifactError):
     def __init__(self, name: str, expected: str, found: str) -> None:
         super().__init__(
             f"{name}: sha256 is {found}, expected {expected}; the file was discarded. "
-            "Try again; if it repeats, the package was changed at its source."
+            "Try again; if this repeats, the package has changed at its source."
         )
         self.expected = expected
         self.found = found

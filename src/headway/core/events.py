@@ -28,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
-    """A replica is ready: what it has to give, and in words what computes there (`kernels`)."""
+    """A model of a replica is ready: what it has to give, and in words what computes there (`kernels`)."""
 
     model: str
     blocks: int
@@ -39,6 +39,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     threads: int
     weights: str
     kernels: dict[str, str] = {}
+    pattern: str = "text"
 
 
 class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
@@ -66,7 +67,8 @@ class Prompted(Event, frozen=True, tag="prompted", kw_only=True):
 class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     """The engine took it. `order` is its place in the queue: smaller goes first. With `wait` it is not in the queue
     yet: it awaits something from outside the step. `parts` are, for a pattern whose progress is counted in items, the
-    items of each of its parts; a text has `n` sequences of `prompt` positions instead.
+    items of each of its parts, `positions` the positions of each where they are evaluated whole, and `stages` what
+    the model does with each, in order; a text has `n` sequences of `prompt` positions instead.
 
     Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
     which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
@@ -83,6 +85,8 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     n: int = 0
     max_tokens: int = 0
     parts: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
+    stages: tuple[str, ...] = ()
     wait: Wait | None = None
     beginnings: tuple[int, ...] = ()
     salt: int = 0
@@ -161,7 +165,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
-    divided and is larger than the budget.
+    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was.
     """
 
     step: int
@@ -174,6 +178,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     levels: Levels
     model: str = ""
     oversized: bool = False
+    kept: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -203,12 +208,14 @@ class Forked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
-    """Part `index` of a request whose pattern has items and no positions: `done` of its `of` items are."""
+    """Part `index` of a request whose progress is counted in items: `done` of its `of` items are. `positions` were
+    evaluated for it in this step, where the model evaluates positions."""
 
     id: str
     index: int
     done: int
     of: int
+    positions: int = 0
 
 
 class Committed(Event, frozen=True, tag="committed", kw_only=True):

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from headway.core.errors import InvariantError
+
 
 class Sampling(msgspec.Struct, frozen=True):
     """How the next token is chosen.
@@ -192,6 +194,14 @@ class StepPlan:
     items: tuple[Item, ...]
     copies: tuple[tuple[int, int], ...] = ()
     fills: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The items of a step of text. Raises InvariantError if one is another pattern's."""
+        spans = tuple([item for item in self.items if isinstance(item, Span)])
+        if len(spans) != len(self.items):
+            raise InvariantError(f"step {self.step} has items other than spans")
+        return spans
 
     @property
     def cost(self) -> int:

@@ -133,6 +133,11 @@ class Pattern(Protocol[NewT_contra]):
         """What a step's budget counts."""
         ...
 
+    @property
+    def paced(self) -> bool:
+        """Whether a caller waits for what each step of a running request brings, as for the next token."""
+        ...
+
     # -- before it is queued
 
     def check(self, new: NewT_contra) -> None:

@@ -22,12 +22,16 @@ _NAMED_HOLDERS = 5
 
 
 class Planner:
-    """One step in the making; `left` is what it may still spend, in the unit of the model's pattern."""
+    """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern.
+    `kept` names the model for whose pace that budget was cut."""
 
-    def __init__(self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None]) -> None:
+    def __init__(
+        self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None], budget: int, kept: str = ""
+    ) -> None:
         self.entries: list[Entry] = []
         self.waits: dict[str, Wait] = {}
-        self.left = model.options.step_tokens
+        self.left = budget
+        self._budget, self._kept = budget, kept
         self._model = model
         self._pattern = model.pattern
         self._queues = model.queues
@@ -99,14 +103,15 @@ class Planner:
                 at=self._at,
                 step=self._step,
                 model=self._model.name,
-                budget=self._model.options.step_tokens,
+                budget=self._budget,
                 members=tuple(entry.member for entry in self.entries),
                 grown=tuple(self._grown),
                 waits=self.waits,
                 head=self._head,
                 waiting=len(self._queues.waiting),
                 levels=self._model.levels(),
-                oversized=plan.cost > self._model.options.step_tokens,
+                oversized=plan.cost > self._budget,
+                kept=self._kept,
             )
         )
         return plan

@@ -68,7 +68,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        text = f"{msg.rstrip('.')}: it is no HTTP/1.1, or its headers are too long"
+        text = f"{msg.rstrip('.')}: it is not valid HTTP/1.1, or its headers are too long"
         self._refuse(Refusal(400, text, code="invalid_http"))
 
     @property
@@ -89,16 +89,20 @@ class Connection(H11Protocol):
             self._late = None
 
     def _headers_are_late(self) -> None:
-        text = f"the headers did not all arrive in {self._limits.header_seconds:g} s, the most they may take"
+        text = f"the headers did not arrive within {self._limits.header_seconds:g} s, which is the limit"
         self._refuse(Refusal(408, text, code="header_timeout"))
 
     def _make_room(self) -> None:
         """There is one connection too many: the one that was silent for longest ends, or else this one."""
-        silent = [other for other in self.connections if other is not self and getattr(other, "silent", False)]
+        silent = [
+            other
+            for other in self.connections
+            if isinstance(other, Connection) and other is not self and other.silent
+        ]
         if silent:
             min(silent, key=lambda other: other.silent_since).timeout_keep_alive_handler()
         else:
-            text = f"{self._limits.max_connections} connections are open and busy, the most there may be"
+            text = f"{self._limits.max_connections} connections are open and busy, which is the limit"
             self._refuse(Refusal(503, text, code="too_many_connections", headers={"retry-after": "2"}))
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -119,13 +123,13 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def untaken(self) -> int:
-        untaken: int = self.transport.get_write_buffer_size()
+    def unsent_bytes(self) -> int:
+        unsent: int = self.transport.get_write_buffer_size()
         connection = self.transport.get_extra_info("socket")
         if sys.platform == "linux" and connection is not None:
             with contextlib.suppress(OSError, ValueError):  # the connection is lost or closed: nobody asks again
-                untaken += struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, b"\0" * 4))[0]
-        return untaken
+                unsent += struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, b"\0" * 4))[0]
+        return unsent
 
     def abort(self) -> None:
         """A reset, not an end: else the kernel would go on offering what it holds."""

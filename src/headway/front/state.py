@@ -1,4 +1,4 @@
-"""The front's state: story, metrics, tokenizer, the link to the replica, and an inbox for each live request."""
+"""The front's state: its models, story, metrics, the link to the replica, and an inbox for each live request."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count, takewhile
 from shlex import quote
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from headway.artifacts.files import ModelFiles
 from headway.core import events as ev
 from headway.core.clock import RealClock
-from headway.core.errors import DuplicateRequest, InvalidRequest, TemplateBound, UnknownRequest
-from headway.core.request import AnyEmission, Emission, Stage, TextRequest
+from headway.core.errors import DuplicateRequest, InvalidRequest, UnknownRequest
+from headway.core.request import AnyEmission, Embedded, EmbedRequest, Emission, Pictured, Stage, TextRequest
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
 from headway.front.limits import ServeLimits
+from headway.front.models import FrontEncoder, FrontModel, FrontTextModel, front_model
 from headway.front.quota import Claim, WaitingQuota
+from headway.front.refusals import Refusal
 from headway.replica.link import Link
 from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
@@ -31,17 +31,24 @@ from headway.story.reduce.reducer import Story
 from headway.story.sinks.log import EventLog
 from headway.story.sinks.metrics import Metrics
 from headway.story.sinks.ring import EventRing
-from headway.text.answer import AnswerTexts
-from headway.text.chat.probing import Probes
-from headway.text.chat.template import ChatTemplate
-from headway.text.tokenizer import Tokenizer
-from headway.text.tools.format import ToolFormat
 
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
 _RATE_OVER_S = 30.0
 #: So many steps' tokens may lie in an inbox. A client that is further behind is a slow reader.
 MOST_BEHIND = 16_384
+
+#: What a model can be asked for instead, by pattern.
+_ABILITIES = {
+    "text": "it continues prompts (/v1/chat/completions, /v1/completions)",
+    "embed": "it evaluates an input once (/v1/embeddings, /v1/rerank)",
+    "image": "it makes images (/v1/images/generations)",
+}
+
+_MAKES = {
+    "vector": "it is a bi-encoder, which makes a vector of each text (/v1/embeddings)",
+    "score": "it is a cross-encoder, which scores a query beside a document (/v1/rerank)",
+}
 
 State = Literal["loading", "ready", "draining", "failed"]
 _ENDS = (ev.Finished, ev.Cancelled, ev.Failed, ev.Refused)
@@ -56,6 +63,10 @@ class End:
     message: str = ""
 
 
+#: What arrives in an inbox.
+Arriving: TypeAlias = Emission | Embedded | End
+
+
 @dataclass
 class Inbox:
     """What the replica said about one live request, in order, ending with an `End`.
@@ -65,7 +76,7 @@ class Inbox:
     prompts that wait, until it is admitted; `timer` ends it when it has lived for too long.
     """
 
-    queue: asyncio.Queue[Emission | End] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[Arriving] = field(default_factory=asyncio.Queue)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     refused: End | None = None
@@ -77,38 +88,35 @@ class Inbox:
 
 
 class Front:
-    """Everything between HTTP and the replica. All methods run on one event loop."""
+    """Everything between HTTP and the replica. All methods run on one event loop. `files` are the models' by served
+    name."""
 
     def __init__(
         self,
-        files: ModelFiles,
+        files: Mapping[str, ModelFiles],
         options: ReplicaOptions,
         *,
-        served_name: str,
         limits: ServeLimits | None = None,
         log: EventLog | None = None,
         log_prompts: bool = False,
         on_change: Callable[[ToFront], None] = lambda message: None,
     ) -> None:
-        self.served_name = served_name
         self.options = options
         self.limits = limits or ServeLimits()
+        most_bytes = self.limits.max_body_bytes
+        self.models = {
+            model.served_name: front_model(files[model.served_name], model, most_bytes=most_bytes)
+            for model in options.models
+        }
         self.quota = WaitingQuota(self.limits.max_waiting_positions)
         self.clock = RealClock()
         self.story = Story(delivers=True)
         self.ring = EventRing(log.epoch if log else secrets.token_hex(4))
         self.log = log
         self._log_prompts = log_prompts
-        self.metrics = Metrics(self.story, (served_name,))
-        self.tokenizer = Tokenizer(files)
-        self.answer_texts = AnswerTexts(self.tokenizer)
-        self.template = ChatTemplate(files, most_bytes=self.limits.max_body_bytes)
-        self.probes = Probes(self.template)
-        self.rendering = ThreadPoolExecutor(self.template.renderers.most, thread_name_prefix="rendering")
-        self.files = files
-        self.created = int(time.time())
+        self.metrics = Metrics(self.story, self.models)
         self.state: State = "loading"
-        self.ready: Ready | None = None
+        self.ready: Ready | None = None  # of the replica that serves now, or served last
         self.failure = ""
         self.link = Link(options, heard=self._heard, died=self._died)
         self._on_change = on_change
@@ -116,6 +124,39 @@ class Front:
         self._ends: deque[float] = deque(maxlen=1000)
         self._ids = {"r": count(1), "look": count(1)}
         self._moved_at = time.monotonic()
+
+    # -- models ----------------------------------------------------------------------------------------------
+
+    def model(self, name: str) -> FrontModel:
+        """Raises Refusal (404) for the name of a model that is not served here."""
+        if name in self.models:
+            return self.models[name]
+        served = f"{', '.join(map(repr, self.models))} {'are' if len(self.models) > 1 else 'is'}"
+        text = f"the model {name!r} is not served here; {served}"
+        raise Refusal(404, text, code="model_not_found", param="model")
+
+    def text_model(self, name: str) -> FrontTextModel:
+        """A model that continues prompts. Raises Refusal: 404 when it is not served, 400 when it does not."""
+        model = self.model(name)
+        if isinstance(model, FrontTextModel):
+            return model
+        raise Refusal(
+            400, f"{name} does not generate text: {_ABILITIES[model.pattern]}", code="wrong_pattern", param="model"
+        )
+
+    def encoder(self, name: str, output: Literal["vector", "score"]) -> FrontEncoder:
+        """A model that makes that of an input. Raises Refusal: 404 when it is not served, 400 when it makes something
+        else, with the models that do."""
+        model = self.model(name)
+        if isinstance(model, FrontEncoder) and model.output == output:
+            return model
+        does = _MAKES[model.output] if isinstance(model, FrontEncoder) else _ABILITIES[model.pattern]
+        others = [each.name for each in self.models.values() if isinstance(each, FrontEncoder)]
+        others = [each for each in others if self.models[each].output == output]
+        instead = f"; {' and '.join(others)} {'do' if len(others) > 1 else 'does'}" if others else ""
+        what = {"vector": "embeddings", "score": "relevance scores"}[output]
+        text = f"{name} makes no {what}: {does}{instead}"
+        raise Refusal(400, text, code="wrong_pattern", param="model")
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -129,10 +170,10 @@ class Front:
 
     def submit(
         self,
-        new: TextRequest,
+        new: TextRequest | EmbedRequest,
         received_at: int,
         claim: Claim | None = None,
-        queue: asyncio.Queue[Emission | End] | None = None,
+        queue: asyncio.Queue[Arriving] | None = None,
     ) -> Inbox:
         """Send a request to the replica; its prompt's positions are split off from its exchange's `claim`. What comes
         of it goes to `queue`, which the requests of one exchange share. Raises
@@ -140,32 +181,33 @@ class Front:
         if new.id in self.story.live:
             raise DuplicateRequest(new.id)
         inbox = self._inboxes[new.id] = Inbox(queue or asyncio.Queue())
-        inbox.claim = (claim or Claim(self.quota, 0)).split(len(new.prompt))
+        inbox.claim = (claim or Claim(self.quota, 0)).split(new.positions)
         if self.limits.max_seconds is not None:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
-        model = new.model or self.served_name
-        self._fold(ev.Received(at=received_at, id=new.id, model=model, sent_at=self.clock.now_ns()))
+        model = self.models[new.model]
+        sent_at = self.clock.now_ns()
+        self._fold(ev.Received(at=received_at, id=new.id, pattern=model.pattern, model=model.name, sent_at=sent_at))
         if self._log_prompts:
-            text = self.tokenizer.decode(new.prompt, skip_special=False)
+            texts = (new.prompt,) if isinstance(new, TextRequest) else (each.tokens for each in new.inputs)
+            text = "\n".join(model.tokenizer.decode(each, skip_special=False) for each in texts)
             self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
         if len(self._inboxes) == 1:
             self._moved_at = time.monotonic()
         self.link.say(Submit(new))
         return inbox
 
-    def refuse(self, request_id: str, received_at: int, verdict: Never) -> None:
+    def refuse(self, request_id: str, received_at: int, model: str, verdict: Never) -> None:
         """Tell the story of a request that could not be served even alone, and was not sent to the replica to learn
         it. Raises DuplicateRequest for an id that is alive."""
         self.check_free(request_id)
-        now = self.clock.now_ns()
-        model = self.served_name
-        self._fold(ev.Received(at=received_at, id=request_id, model=model, sent_at=now))
+        now, pattern = self.clock.now_ns(), self.models[model].pattern
+        self._fold(ev.Received(at=received_at, id=request_id, pattern=pattern, model=model, sent_at=now))
         self._fold(ev.Refused(at=now, id=request_id, model=model, reason=verdict.rule, verdict=verdict))
 
-    def turn_away(self, reason: str) -> None:
-        """Count a request that never got a record."""
-        self.metrics.refuse(self.served_name, reason)
+    def turn_away(self, reason: str, model: str | None = None) -> None:
+        """Count a request that never got a record: of the first model, where none is known to be meant."""
+        self.metrics.refuse(model or next(iter(self.models)), reason)
 
     def cancel(self, request_id: str, by: str) -> None:
         """Ask the replica to end a request; its inbox tells when it has."""
@@ -225,27 +267,10 @@ class Front:
     def _known(self, id: str) -> bool:
         return id in self.story.live or id in self.story.ended
 
-    @property
-    def tool_format(self) -> ToolFormat:
-        """How the model writes tool calls. Raises InvalidRequest for one that does not."""
-        if isinstance(self._tool_format, str):
-            raise InvalidRequest("tools", self._tool_format)
-        return self._tool_format
-
-    @cached_property
-    def _tool_format(self) -> ToolFormat | str:
-        """Or why there is none."""
-        try:
-            return ToolFormat.of(self.template)
-        except TemplateBound:  # a busy machine may have been the cause
-            raise
-        except InvalidRequest as error:
-            return str(error)
-
     def close(self) -> None:
         """Nothing is rendered any more."""
-        self.template.close()
-        self.rendering.shutdown(wait=False, cancel_futures=True)
+        for model in self.models.values():
+            model.close()
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -271,15 +296,8 @@ class Front:
         match message:
             case Told():
                 self._told(message)
-            case Ready(facts=facts):
-                self.ready = message
-                self.metrics.size(
-                    message.name,
-                    seats=message.seats,
-                    reserved_bytes=message.blocks * facts.block_bytes,
-                    block_tokens=message.block_tokens,
-                )
-                self._fold(message.event(self.clock.now_ns()))
+            case Ready():
+                self._are_ready(message)
                 if self.state == "loading":
                     self.state = "ready"
             case Rejected():
@@ -290,6 +308,18 @@ class Front:
                 pass
         if not isinstance(message, Told | Rejected):
             self._on_change(message)
+
+    def _are_ready(self, message: Ready) -> None:
+        self.ready = message
+        for model in message.models:
+            self.models[model.name].ready = model
+            self.metrics.size(
+                model.name,
+                seats=model.seats,
+                reserved_bytes=model.reserved_bytes,
+                block_tokens=model.block_tokens,
+            )
+            self._fold(model.event(self.clock.now_ns(), message.threads))
 
     def _told(self, message: Told) -> None:
         """Whatever is wrong in what the replica says: of those that it says are over, none stays."""
@@ -310,14 +340,15 @@ class Front:
 
     def _advance(self, event: ev.AnyEvent) -> None:
         """What an exchange waits for beside its answer: its request is queued, or admitted."""
-        queued = isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None)
-        if queued and (inbox := self._inboxes.get(event.id)):
-            inbox.settled.set()
+        if isinstance(event, ev.Supplied) or (isinstance(event, ev.Arrived) and event.wait is None):
+            inbox = self._inboxes.get(event.id)
+            if inbox:
+                inbox.settled.set()
         if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)) and inbox.claim:
             inbox.claim.release()
 
     def _pass_on(self, emission: AnyEmission) -> None:
-        if isinstance(emission, Emission) and (inbox := self._inboxes.get(emission.id)):
+        if not isinstance(emission, Pictured) and (inbox := self._inboxes.get(emission.id)):
             inbox.queue.put_nowait(emission)
             if inbox.queue.qsize() > MOST_BEHIND:
                 self.cancel(emission.id, ev.SLOW_READER)
@@ -335,10 +366,9 @@ class Front:
         one is there."""
         if self.state == "ready":
             self.state = "loading"
-        if self.ready is not None:
-            gone, step, name = ev.Levels(0, 0, self.ready.blocks, 0, 0), self.story.step, self.ready.name
-            at = self.clock.now_ns()
-            self._fold(ev.Committed(at=at, step=step, model=name, outcomes=(), forks=(), levels=gone))
+        for model in self.ready.models if self.ready else ():
+            gone, step, at = ev.Levels(0, 0, model.blocks, 0, 0), self.story.step, self.clock.now_ns()
+            self._fold(ev.Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=gone))
         message = f"the replica process ended (exit status {status}) while this request was in flight"
         alive = [record.id for record in self.story.live.values() if not record.ended]
         for request_id in dict.fromkeys([*self._inboxes, *alive]):

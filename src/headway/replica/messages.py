@@ -37,9 +37,8 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
     total: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The model is loaded, and served as `name`. `load_ms` is what that took, `resident_bytes` what the process
-    holds."""
+class ReadyModel(msgspec.Struct, frozen=True):
+    """A model that is loaded, and served as `name`. A model without a KV cache has no blocks."""
 
     name: str
     facts: ModelFacts
@@ -48,11 +47,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     max_context: int
     seats: int
     step_tokens: int
-    threads: int
-    load_ms: float
-    resident_bytes: int
 
-    def event(self, at: int) -> Loaded:
+    @property
+    def reserved_bytes(self) -> int:
+        """Memory for state, whether it is used or not."""
+        return self.blocks * self.facts.block_bytes
+
+    def event(self, at: int, threads: int) -> Loaded:
         """What the story tells of it."""
         return Loaded(
             at=at,
@@ -62,14 +63,24 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
             block_bytes=self.facts.block_bytes,
             seats=self.seats,
             step_tokens=self.step_tokens,
-            threads=self.threads,
+            threads=threads,
             weights=self.facts.weights_format,
             kernels=self.facts.kernels,
+            pattern=self.facts.pattern,
         )
 
 
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """All models are loaded. `load_ms` is what that took, `resident_bytes` what the process holds."""
+
+    models: tuple[ReadyModel, ...]
+    threads: int
+    load_ms: float
+    resident_bytes: int
+
+
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
-    """The model could not be loaded; the process ends. `kind` is the exception's class."""
+    """A model could not be loaded; the process ends. `kind` is the exception's class."""
 
     kind: str
     message: str

@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from headway.core.config import ServeOptions, draft_tokens
+from headway.core.choices import ModelChoice
+from headway.core.config import Memory, ServeOptions, draft_tokens
 from headway.core.errors import ConfigError
+from headway.core.request import Pattern
 from headway.engine.served import EngineOptions
 from headway.policy.order import heeds_priority
 
 _AUTO_SHARE = 4
 _AUTO_MOST_BYTES = 4 << 30
+#: Options that only a model with a KV cache has.
+_OF_STATE = ("memory", "block_tokens", "state", "draft", "prefix_cache")
 
 
-class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the process needs to know; it travels as JSON on its command line.
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of a replica.
 
-    `model` names the files again; they are already here, so nothing is downloaded. `name` is what the model is served
-    as; "" is its own.
+    model    names the files again; they are already here, so nothing is downloaded
+    name     what it is served as; "" is its own name
+    blocks, memory_bytes   the size of its pool, by either; an encoder has none
+    weight   its share of the device's time beside other models
     """
 
     model: str
     name: str = ""
-    cache: str
+    pattern: Pattern = "text"
     blocks: int | None = None
     memory_bytes: int | None = None
     block_tokens: int = 16
     weights: str = "auto"
     state: str = "auto"
-    threads: int | None = None
     prefix_cache: bool = True
     max_context: int | None = None
     draft: int = 0
+    weight: float = 1.0
     engine: EngineOptions = EngineOptions()
+
+    @property
+    def served_name(self) -> str:
+        return self.name or self.model
 
     @property
     def heeds_priority(self) -> bool:
@@ -43,27 +54,74 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
         return heeds_priority(self.engine.policy)
 
 
-def replica_options(options: ServeOptions, cache: Path) -> ReplicaOptions:
-    """`--memory auto` becomes a quarter of the memory that is free now, at most 4 GiB. Raises ConfigError for more
-    than is free."""
-    memory_bytes, available = options.memory.bytes, psutil.virtual_memory().available
-    if options.memory.auto:
-        memory_bytes = min(available // _AUTO_SHARE, _AUTO_MOST_BYTES)
-    elif memory_bytes is not None and memory_bytes > available:
-        raise ConfigError("--memory", f"{options.memory} is more than the {available >> 20}MiB that are free")
-    return ReplicaOptions(
-        model=options.model[0],
-        name=options.served_name or options.model[0],
-        cache=str(cache),
-        blocks=options.memory.blocks,
-        memory_bytes=memory_bytes,
+class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the process needs to know; it travels as JSON on its command line."""
+
+    models: tuple[ModelOptions, ...]
+    cache: str
+    threads: int | None = None
+    max_slowdown: float = 2.0
+
+
+def replica_options(
+    served: ServeOptions, choices: Sequence[ModelChoice], patterns: Mapping[str, Pattern], cache: Path
+) -> ReplicaOptions:
+    """`patterns` are the models' by served name. The memory of the server goes to the models that keep state and have
+    none of their own, in proportion to their shares; `--memory auto` is a quarter of the memory that is free now, at
+    most 4 GiB. Raises ConfigError for more than is free, and for an option that its model's pattern does not have."""
+    memory = _divided(served.memory, choices, patterns)
+    models = tuple(_model(choice, patterns[choice.name], memory.get(choice.name, Memory())) for choice in choices)
+    return ReplicaOptions(models=models, cache=str(cache), threads=served.threads, max_slowdown=served.max_slowdown)
+
+
+def _divided(total: Memory, choices: Sequence[ModelChoice], patterns: Mapping[str, Pattern]) -> dict[str, Memory]:
+    """What each model with state has for it, by served name."""
+    keeping = [choice for choice in choices if patterns[choice.name] == "text"]
+    available = psutil.virtual_memory().available
+    auto = Memory(bytes=min(available // _AUTO_SHARE, _AUTO_MOST_BYTES))
+    given = {choice.name: auto if choice.memory.auto else choice.memory for choice in keeping if choice.memory}
+    sharing = [choice for choice in keeping if choice.name not in given]
+    parts = sum(choice.shares.share for choice in sharing)
+    whole = auto if total.auto else total
+    for choice in sharing:
+        given[choice.name] = _part(whole, choice, parts)
+    asked = sum(memory.bytes or 0 for memory in given.values())
+    if asked > available:
+        what = total if len(sharing) == len(keeping) else Memory(bytes=asked)
+        raise ConfigError("--memory", f"{what} is more than the {available >> 20}MiB that are free")
+    return given
+
+
+def _part(whole: Memory, choice: ModelChoice, parts: int) -> Memory:
+    share = choice.shares.share
+    if whole.blocks is not None:
+        blocks = whole.blocks * share // parts
+        if not blocks:
+            raise ConfigError("--memory", f"{share} of {parts} parts of {whole} is no block for {choice.name}")
+        return Memory(blocks=blocks)
+    assert whole.bytes is not None
+    return Memory(bytes=max(1, whole.bytes * share // parts))
+
+
+def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOptions:
+    options = choice.options
+    for field in _OF_STATE:
+        if pattern != "text" and field in choice.own:
+            key = field.replace("_", "-")
+            raise ConfigError("--model", f"{key} is for a model with a KV cache, and {choice.source} has none")
+    return ModelOptions(
+        model=choice.source,
+        name=choice.name,
+        pattern=pattern,
+        blocks=memory.blocks,
+        memory_bytes=memory.bytes,
         block_tokens=options.block_tokens,
         weights=options.weights,
         state=options.state,
-        threads=options.threads,
         prefix_cache=options.prefix_cache,
         max_context=options.max_context,
         draft=draft_tokens(options.draft),
+        weight=choice.shares.weight,
         engine=EngineOptions(
             seats=options.seats,
             step_tokens=options.step_tokens,

@@ -1,8 +1,8 @@
-"""The replica process: one loaded model, one engine, one loop.
+"""The replica process: loaded models, one engine, one loop.
 
     python -m headway.replica.process ADDRESS OPTIONS FRONT
 
-It loads the model, says `Ready`, and then steps for as long as anything is alive. Messages are taken between steps
+It loads the models, says `Ready`, and then steps for as long as anything is alive. Messages are taken between steps
 and between a step's run and its commit, so a cancellation never waits for more than one step. The process ends when
 it is told to, or when the front (the process FRONT) is gone; then it also removes the folder of their socket, which
 the front can no longer do.
@@ -15,17 +15,15 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import psutil
 import zmq
 
-from headway.compute.executor import Executor
 from headway.core.clock import RealClock
 from headway.core.errors import (
-    ConfigError,
     DuplicateRequest,
     HeadwayError,
     InvalidRequest,
@@ -34,14 +32,10 @@ from headway.core.errors import (
     error_words,
 )
 from headway.core.events import AnyEvent
-from headway.core.request import AnyEmission, Stage, TextRequest
+from headway.core.request import AnyEmission, NewRequest, Stage, TextRequest
 from headway.engine.loop import Engine, Ports
-from headway.memory.pool import BlockPool
-from headway.memory.reserve import StateMemory
-from headway.patterns.text.pattern import text_model
-from headway.patterns.text.ports import Watcher
-from headway.policy.drafts import lookup_drafts
-from headway.replica.grammars import Grammars, Trial
+from headway.replica.grammars import Grammars
+from headway.replica.loading import LoadedModel, load
 from headway.replica.messages import (
     Cancel,
     LoadFailed,
@@ -56,7 +50,6 @@ from headway.replica.messages import (
     encode,
 )
 from headway.replica.options import ReplicaOptions
-from headway.text.grammar.guide import GrammarCompiler
 
 _IDLE_POLL_MS = 500
 #: When nothing else is to be done than to wait for a grammar.
@@ -67,31 +60,16 @@ class Replica:
     """The loop around one engine, and its end of the socket."""
 
     def __init__(
-        self,
-        socket: zmq.Socket[bytes],
-        executor: Executor,
-        blocks: int,
-        options: ReplicaOptions,
-        watcher: Watcher,
-        grammars: Grammars | None = None,
+        self, socket: zmq.Socket[bytes], models: Sequence[LoadedModel], *, max_slowdown: float | None = None
     ) -> None:
         self._socket = socket
-        self._grammars = grammars or Grammars(None)
+        self.models = {model.served.name: model for model in models}
         self._events: list[AnyEvent] = []
         self._stopped = False
-        self.pool = BlockPool(blocks, options.block_tokens)
-        memory = StateMemory(self.pool, prefix_cache=options.prefix_cache)
-        self.model = text_model(
-            executor,
-            memory,
-            options.engine,
-            drafters=lookup_drafts(options.draft),
-            watcher=watcher,
-            name=options.name,
-        )
         # the plan's story is told before it runs, and messages are taken before its result is entered
         ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
-        self.engine = Engine([self.model], RealClock(), emit=self._events.append, ports=ports)
+        served = [model.served for model in models]
+        self.engine = Engine(served, RealClock(), emit=self._events.append, ports=ports, slowdown=max_slowdown)
 
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
@@ -118,15 +96,17 @@ class Replica:
         match message:
             case Submit(request=new):
                 try:
+                    self._refuse_other_pattern(new)
                     request = self.engine.add(new)
                     if isinstance(new, TextRequest) and new.grammar is not None and request.stage is Stage.WAITING:
-                        self._grammars.start(new.id, new.grammar, new.n)
+                        self._compile(new, request.model)
                 except InvalidRequest as error:
                     self._say(Rejected(new.id, error.field, str(error)))
                 except DuplicateRequest as error:
                     self._say(Rejected(new.id, "id", str(error)))
             case Cancel(id=request_id, by=by):
-                self._grammars.drop(request_id)
+                for grammars in self._grammars():
+                    grammars.drop(request_id)
                 try:
                     self.engine.cancel(request_id, by)
                 except UnknownRequest:
@@ -134,13 +114,28 @@ class Replica:
             case Stop():
                 self._stopped = True
 
+    def _refuse_other_pattern(self, new: NewRequest) -> None:
+        model = self.models.get(new.model)
+        asked = new.__struct_config__.tag
+        if model is not None and asked != model.options.pattern:
+            raise InvalidRequest("model", f"{new.model} serves {model.options.pattern} requests; this one is {asked}")
+
     def _supply(self) -> None:
         """Hand the grammars that are compiled to their requests."""
-        for request_id, outcome in self._grammars.finished():
-            if isinstance(outcome, str):
-                self.engine.fail(request_id, outcome)
-            else:
-                self.engine.supply(request_id, "grammar", outcome)
+        for grammars in self._grammars():
+            for request_id, outcome in grammars.finished():
+                if isinstance(outcome, str):
+                    self.engine.fail(request_id, outcome)
+                else:
+                    self.engine.supply(request_id, "grammar", outcome)
+
+    def _grammars(self) -> Iterator[Grammars]:
+        return (model.grammars for model in self.models.values() if model.grammars is not None)
+
+    def _compile(self, new: TextRequest, model: str) -> None:
+        grammars = self.models[model].grammars
+        assert grammars is not None and new.grammar is not None, "a text model has what compiles grammars"
+        grammars.start(new.id, new.grammar, new.n)
 
     def _tell(self, emissions: tuple[AnyEmission, ...] = ()) -> None:
         if self._events or emissions:
@@ -151,52 +146,12 @@ class Replica:
         self._socket.send(encode(message))
 
 
-def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> tuple[Executor, int, Watcher, Grammars]:
-    """The model's executor, its number of blocks, what finds stop strings in its tokens, and what compiles grammars
-    over them. Raises HeadwayError, and whatever torch or the files raise."""
-    from headway.artifacts import resolve
-    from headway.artifacts.cache import Cache
-    from headway.compute.models.spec import DecoderSpec
-    from headway.compute.text.executor import TextExecutor
-    from headway.text.answer import AnswerTexts
-    from headway.text.tokenizer import Tokenizer
-
-    files = resolve(options.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
-    limit = DecoderSpec.from_config(files.config, files.name).max_context
-    if options.max_context is not None and options.max_context > limit:
-        raise ConfigError(
-            "--max-context", f"{options.max_context} is more than the {limit} positions of {files.name}"
-        )
-    executor = TextExecutor.load(
-        files,
-        cache=Cache.at(Path(options.cache)).converted,
-        blocks=options.blocks,
-        memory_bytes=options.memory_bytes,
-        block_tokens=options.block_tokens,
-        weights=options.weights,
-        state=options.state,
-        threads=options.threads,
-        max_step_positions=options.engine.step_tokens,
-        progress=lambda done, total: say(Loading("converting weights", done, total)),
-    )
-    vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
-    grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
-    return executor, executor.blocks, AnswerTexts(Tokenizer(files)), grammars
-
-
-def ready(replica: Replica, options: ReplicaOptions, load_ms: float) -> Ready:
+def ready(models: Sequence[LoadedModel], load_ms: float) -> Ready:
     """What the start panel shows."""
     import torch
 
-    facts = replica.model.executor.facts
     return Ready(
-        name=replica.model.name,
-        facts=facts,
-        blocks=replica.pool.total,
-        block_tokens=replica.pool.block_tokens,
-        max_context=replica.model.limits.context,
-        seats=options.engine.seats,
-        step_tokens=options.engine.step_tokens,
+        models=tuple(model.ready() for model in models),
         threads=torch.get_num_threads(),
         load_ms=load_ms,
         resident_bytes=psutil.Process().memory_info().rss,
@@ -220,13 +175,13 @@ def main(address: str, options_json: str, front: int) -> int:
     try:
         say(Loading("starting", 0, 0))
         try:
-            executor, blocks, watcher, grammars = load(options, say)
+            models = load(options, say)
+            replica = Replica(socket, models, max_slowdown=options.max_slowdown)
         except Exception as error:  # whatever it is, another try would end the same way
             text = str(error) if isinstance(error, HeadwayError) else error_words(error)
             say(LoadFailed(type(error).__name__, text))
             return 1
-        replica = Replica(socket, executor, blocks, options, watcher, grammars)
-        say(ready(replica, options, (time.monotonic() - started) * 1e3))
+        say(ready(models, (time.monotonic() - started) * 1e3))
         replica.loop(lambda: os.getppid() == front)
         return 0
     finally:

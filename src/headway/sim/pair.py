@@ -13,7 +13,7 @@ import msgspec
 from headway.compute.executor import Executor
 from headway.core.clock import Clock, RealClock
 from headway.core.events import AnyEvent, Stepped
-from headway.core.request import Stage, TextRequest
+from headway.core.request import Emission, Stage, TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.memory.pool import BlockPool
@@ -66,8 +66,9 @@ class Pair:
     def tight_blocks(self) -> int:
         """A pool in which all can begin together and not all can end: who came last waits for space in between. Where
         they hardly grow, one in which the last cannot even begin beside the others."""
-        begins, ends = zip(*(self.need(name) for name in self.prompts), strict=True)
-        together = max(sum(begins), max(ends))
+        needs = [self.need(name) for name in self.prompts]
+        ends = [end for _, end in needs]
+        together = max(sum(begin for begin, _ in needs), max(ends))
         return together if together < sum(ends) else max(sum(ends) - 1, max(ends))
 
     def run(
@@ -95,7 +96,8 @@ class Pair:
             engine.add(new)
         while engine.busy:
             for emission in engine.step():
-                said[emission.id] += emission.tokens
+                if isinstance(emission, Emission):
+                    said[emission.id] += emission.tokens
             self._cancel_in_time(engine, said)
             self._note_ends(engine)
         return said

@@ -95,6 +95,74 @@ class ChatCompletion(msgspec.Struct):
     usage: Usage
 
 
+class EvaluatedUsage(msgspec.Struct):
+    """Positions that the model evaluated, special tokens included."""
+
+    prompt_tokens: Count
+    total_tokens: Count
+
+
+class Treated(msgspec.Struct):
+    """What became of an input that did not stay as it is. `tokens` are those that it came with, `kept` those that
+    were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that each
+    vector of a late pass is pooled from."""
+
+    index: Count
+    what: Literal["truncated", "split", "late"]
+    tokens: Count
+    kept: Count | UnsetType = UNSET
+    windows: list[Count] | UnsetType = UNSET
+    chunks: list[list[Count]] | UnsetType = UNSET
+
+
+class Evaluations(msgspec.Struct):
+    """How often the model was run, windows counted one by one; and what became of inputs that were too long."""
+
+    evaluations: Count
+    inputs: list[Treated]
+
+
+class Embedding(msgspec.Struct):
+    """Numbers, or base64 of fp32 values, little-endian."""
+
+    object: Literal["embedding"]
+    index: Count
+    embedding: list[float] | str
+
+
+class EmbeddingList(msgspec.Struct):
+    """In the order of the inputs; a document of several chunks has an embedding for each."""
+
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EvaluatedUsage
+    headway: Evaluations
+
+
+class RankedText(msgspec.Struct):
+    text: str
+
+
+class Ranked(msgspec.Struct):
+    """`index` is the document's place in the request."""
+
+    index: Count
+    relevance_score: float
+    document: RankedText | UnsetType = UNSET
+
+
+class Reranking(msgspec.Struct):
+    """The most relevant first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    meta: Object
+    usage: EvaluatedUsage
+    headway: Evaluations
+
+
 class Model(msgspec.Struct):
     """`max_model_len` is the most positions of a sequence, `headway` what the replica has to give, as the event
     `loaded` says it; both null while the model loads."""
@@ -157,8 +225,19 @@ class Interval(msgspec.Struct):
     rule: WaitRule | UnsetType = UNSET
 
 
+class Part(msgspec.Struct):
+    """A window of an input, or another part that is evaluated whole: `done` of `of` evaluations, the last of them in
+    `step`, of so many positions."""
+
+    done: Count
+    of: Count
+    step: Count | None
+    positions: Count | UnsetType = UNSET
+
+
 class RequestRecord(msgspec.Struct):
-    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`."""
+    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`. What is not a text's has
+    `parts` in the place of sequences, and the model's `stages` for each."""
 
     id: str
     pattern: Pattern
@@ -172,6 +251,8 @@ class RequestRecord(msgspec.Struct):
     elapsed_ms: float
     priority: int
     max_tokens: int | None
+    parts: list[Part] | UnsetType = UNSET
+    stages: list[str] | UnsetType = UNSET
 
 
 class RequestRecords(msgspec.Struct):

@@ -23,7 +23,7 @@ IGNORED = (
 IGNORED_NAMES = r"(safety|prompt_cache)_[a-z0-9_]{1,64}"
 
 _OFF = (False,)
-_EMPTY = ([],)
+_EMPTY: tuple[Any, ...] = ([],)
 _NOTHING: tuple[Any, ...] = ()
 
 OPENAI: dict[str, tuple[Any, ...]] = {
@@ -136,6 +136,35 @@ LLAMA_CPP: dict[str, tuple[Any, ...]] = {
 
 #: Known fields without support, and the values (besides null) at which they ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = OPENAI | VLLM | SGLANG | LLAMA_CPP
+
+
+#: The same of `/v1/embeddings` and `/v1/rerank`: vLLM's, Jina's, Cohere's and Text Embeddings Inference's.
+ENCODERS: dict[str, tuple[Any, ...]] = {
+    "activation": _NOTHING,
+    "additional_data": _NOTHING,
+    "deadline_ms": _NOTHING,
+    "embed_dtype": ("float32",),
+    "embedding_type": ("float",),
+    "embedding_types": (["float"],),
+    "endianness": ("native", "little"),
+    "images": _EMPTY,
+    "late_chunking": _OFF,
+    "max_chunks_per_doc": _NOTHING,
+    "mm_processor_kwargs": ({},),
+    "normalized": _NOTHING,
+    "overlap_tokens": _NOTHING,
+    "padding": _OFF,
+    "rank_fields": _EMPTY,
+    "raw_scores": _OFF,
+    "return_embeddings": _OFF,
+    "return_multivector": _OFF,
+    "softmax": _NOTHING,
+    "task": _NOTHING,
+    "truncate": (False, "NONE"),
+    "truncation": _OFF,
+    "truncation_side": ("right",),
+    "use_activation": (True,),
+}
 
 
 def is_hint(field: str) -> bool:

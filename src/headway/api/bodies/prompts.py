@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from headway.api.bodies.tools import Tools
 from headway.core.errors import InvalidRequest
-from headway.front.state import Front
+from headway.front.models import FrontTextModel
 from headway.text.chat.messages import has_calls, read_messages
 from headway.text.chat.template import ChatTemplate
 from headway.text.tools.history import read_calls
@@ -51,28 +51,28 @@ class ChatPrompt:
 
 
 async def chat_prompt(
-    front: Front, messages: Sequence[Mapping[str, Any]], fields: TemplateFields, tools: Tools | None
+    model: FrontTextModel, messages: Sequence[Mapping[str, Any]], fields: TemplateFields, tools: Tools | None
 ) -> ChatPrompt:
     """The conversation through the model's chat template. Raises InvalidRequest for what cannot be put to it, and
     ProcessEnded. Rendered in threads of their own: however long a template takes, only renderings wait for it."""
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(front.rendering, _chat_prompt, front, messages, fields, tools)
+    return await loop.run_in_executor(model.rendering, _chat_prompt, model, messages, fields, tools)
 
 
 def _chat_prompt(
-    front: Front, messages: Sequence[Mapping[str, Any]], fields: TemplateFields, tools: Tools | None
+    model: FrontTextModel, messages: Sequence[Mapping[str, Any]], fields: TemplateFields, tools: Tools | None
 ) -> ChatPrompt:
-    template = front.template
+    template = model.template
     if not messages:
-        raise InvalidRequest("messages", "messages is empty; at least one message is needed")
+        raise InvalidRequest("messages", "messages is empty; at least one message is required")
     conversation = read_messages(messages, template.names.words)
     variables, unused = _variables(template, fields)
     read = read_calls(conversation.messages)
-    format = front.tool_format if tools is not None or has_calls(read) else None
+    format = model.tool_format if tools is not None or has_calls(read) else None
     offered = None if tools is None else tools.given
     is_open = conversation.open or _is_continued(fields)
     asks = {"add_generation_prompt": fields.add_generation_prompt and not is_open}
-    wanted, ignored = front.probes.rendered(read, format, variables | asks, offered)
+    wanted, ignored = model.probes.rendered(read, format, variables | asks, offered)
     if is_open:
         wanted[-1] = _opened(len(messages) - 1, wanted[-1])
     text = template.render(wanted, **variables, **asks, tools=offered)
@@ -84,10 +84,10 @@ def _variables(template: ChatTemplate, fields: TemplateFields) -> tuple[dict[str
     given = {f"chat_template_kwargs.{name}": (name, value) for name, value in fields.chat_template_kwargs.items()}
     for name in fields.chat_template_kwargs:
         if not VARIABLE.fullmatch(name):
-            message = f"chat_template_kwargs has the key {name!r}; keys are names of variables"
+            message = f"chat_template_kwargs has the key {name!r}; keys must be variable names"
             raise InvalidRequest("chat_template_kwargs", message)
         if name in RESERVED or name in template.special:
-            message = f"chat_template_kwargs.{name} is not yours to set: the server gives {name} to the template"
+            message = f"chat_template_kwargs.{name} cannot be set: the server passes {name} to the template itself"
             raise InvalidRequest("chat_template_kwargs", message)
     if (effort := fields.reasoning_effort) is not None:
         if effort not in REASONING_EFFORTS:
@@ -106,7 +106,7 @@ def _variables(template: ChatTemplate, fields: TemplateFields) -> tuple[dict[str
 
 def _is_continued(fields: TemplateFields) -> bool:
     if fields.continue_final_message and fields.add_generation_prompt:
-        message = "continue_final_message needs add_generation_prompt: false, since no new message is begun"
+        message = "continue_final_message requires add_generation_prompt: false, since no new message is started"
         raise InvalidRequest("continue_final_message", message)
     return fields.continue_final_message
 

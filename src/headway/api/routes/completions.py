@@ -28,6 +28,7 @@ from headway.core.errors import InvalidRequest
 from headway.core.request import TextRequest
 from headway.front.admission import claim_place, refuse_when_full, settle_claim
 from headway.front.exchange import exchange
+from headway.front.models import FrontTextModel
 from headway.front.refusals import Refusal
 from headway.front.state import Front
 
@@ -35,33 +36,35 @@ from headway.front.state import Front
 async def chat(request: Request) -> Response:
     """Messages through the model's chat template, then generate."""
     front: Front = request.app.state.front
-    _admissible(front)
+    admissible(front)
     data = await request.body()
     body, ignored = await read_aside(partial(read_body, ChatBody), data)
-    served(front, body.model)
+    model = front.text_model(body.model)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     current = exchange(request)
-    claim_place(front, current, [len(data)])
-    asked = await asyncio.to_thread(_asked, front, body, tools)
-    chat = await chat_prompt(front, body.messages, body, tools)
-    await refuse_over_long(front, _asks(body, [chat.text]), current)
-    prompt = await asyncio.to_thread(front.tokenizer.encode, chat.text, add_bos=False)
+    claim_place(front, model, current, [len(data)])
+    asked = await asyncio.to_thread(_asked, model, body, tools)
+    chat = await chat_prompt(model, body.messages, body, tools)
+    await refuse_over_long(front, model, _asks(body, [chat.text]), current)
+    prompt = await asyncio.to_thread(model.tokenizer.encode, chat.text, add_bos=False)
     ignored += chat.ignored
-    return await _generate(request, front, body, [Prompt(prompt)], ignored, asked, tools=tools)
+    return await _generate(request, front, model, body, [Prompt(prompt)], ignored, asked, tools=tools)
 
 
 async def completions(request: Request) -> Response:
     """A plain prompt, as text or as token ids, or a list of prompts: then each is a request of its own."""
     front: Front = request.app.state.front
-    _admissible(front)
+    admissible(front)
     body, ignored, listed = await read_aside(_read_completion, await request.body())
-    served(front, body.model)
+    model = front.text_model(body.model)
     given = [body.prompt] if listed is None else listed
     current = exchange(request)
-    claim_place(front, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
-    await refuse_over_long(front, _asks(body, given, listed=listed is not None), current)
-    prompts = await asyncio.to_thread(lambda: [_prompt(front, each, body) for each in given])
-    return await _generate(request, front, body, prompts, ignored, asked_grammar(body), listed=listed is not None)
+    claim_place(front, model, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
+    await refuse_over_long(front, model, _asks(body, given, listed=listed is not None), current)
+    prompts = await asyncio.to_thread(lambda: [_prompt(model, each, body) for each in given])
+    return await _generate(
+        request, front, model, body, prompts, ignored, asked_grammar(body), listed=listed is not None
+    )
 
 
 def _read_completion(data: bytes) -> tuple[CompletionBody, list[str], list[str | list[int]] | None]:
@@ -78,16 +81,17 @@ class Prompt:
     echo: str | None = None
 
 
-def _prompt(front: Front, given: str | list[int], body: CompletionBody) -> Prompt:
+def _prompt(model: FrontTextModel, given: str | list[int], body: CompletionBody) -> Prompt:
     if isinstance(given, str):
-        tokens = front.tokenizer.encode(given, add_bos=None if body.add_special_tokens else False)
+        tokens = model.tokenizer.encode(given, add_bos=None if body.add_special_tokens else False)
         return Prompt(tokens, given if body.echo else None)
-    return Prompt(given, front.tokenizer.decode(given, skip_special=body.skip_special_tokens) if body.echo else None)
+    return Prompt(given, model.tokenizer.decode(given, skip_special=body.skip_special_tokens) if body.echo else None)
 
 
 async def _generate(
     request: Request,
     front: Front,
+    model: FrontTextModel,
     body: ChatBody | CompletionBody,
     prompts: list[Prompt],
     ignored: list[str],
@@ -97,25 +101,25 @@ async def _generate(
     tools: Tools | None = None,
 ) -> Response:
     current = exchange(request)
-    _refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
-    assert front.ready is not None
+    refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
+    assert model.ready is not None
     front.check_free(current.id)
-    await refuse_over_long(front, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
+    await refuse_over_long(front, model, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
     field = "messages" if isinstance(body, ChatBody) else "prompt"
     settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
-    if body.priority and not front.options.heeds_priority:
+    if body.priority and not model.options.heeds_priority:
         body.priority = 0
         ignored = [*ignored, "priority"]
     news = [
-        _new(body, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
+        _new(body, model.name, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
         for i, prompt in enumerate(prompts)
     ]
     for new in news:
-        new.check(front.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
+        new.check(model.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
-    shape, echoes = _shape(front, body, current.id, tools), [prompt.echo for prompt in prompts]
+    shape, echoes = _shape(model, body, current.id, tools), [prompt.echo for prompt in prompts]
     wanted = [_wanted(body, len(new.prompt), i if listed else None) for i, new in enumerate(news)]
-    answer = Answer(front, shape, news, echoes, current, wanted, asked.field if asked else None)
+    answer = Answer(front, model, shape, news, echoes, current, wanted, asked.field if asked else None)
     if not body.stream:
         return await answer.whole(request, headers)
     options = body.stream_options or StreamOptions()
@@ -125,13 +129,15 @@ async def _generate(
     )  # fmt: skip
 
 
-def _asked(front: Front, body: ChatBody, tools: Tools | None) -> Asked | None:
+def _asked(model: FrontTextModel, body: ChatBody, tools: Tools | None) -> Asked | None:
     """What the answer must be, whichever field says it. Raises InvalidRequest."""
     asked = asked_grammar(body)
-    return asked if tools is None else tools.grammar(front.tool_format, front.tokenizer, asked)
+    return asked if tools is None else tools.grammar(model.tool_format, model.tokenizer, asked)
 
 
-def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, asked: Asked | None) -> TextRequest:
+def _new(
+    body: ChatBody | CompletionBody, model: str, id: str, place: int, prompt: Prompt, asked: Asked | None
+) -> TextRequest:
     """The request for prompt number `place` of a body. Prompts of one list get seeds of their own."""
     sampling = body.sampling()
     scored = body.prompt_logprobs
@@ -141,6 +147,7 @@ def _new(body: ChatBody | CompletionBody, id: str, place: int, prompt: Prompt, a
         scored = max(body.top, scored or 0)
     return TextRequest(
         id=id,
+        model=model,
         prompt=tuple(prompt.tokens),
         n=body.n or 1,
         max_tokens=body.most_tokens,
@@ -177,29 +184,29 @@ def _wanted(body: ChatBody | CompletionBody, prompt: int, place: int | None) -> 
     )
 
 
-def _shape(front: Front, body: ChatBody | CompletionBody, id: str, tools: Tools | None) -> Shape:
+def _shape(model: FrontTextModel, body: ChatBody | CompletionBody, id: str, tools: Tools | None) -> Shape:
     make = chat_shape if isinstance(body, ChatBody) else completion_shape
     wanted = body.top is not None or body.prompt_logprobs is not None
-    shown = frozenset[int]() if body.skip_special_tokens else frozenset(front.tokenizer.special_ids)
-    spelling = Spelling(front.tokenizer, shown) if wanted else None
-    shape = make(id, front.served_name, int(time.time()), spelling)
+    shown = frozenset[int]() if body.skip_special_tokens else frozenset(model.tokenizer.special_ids)
+    spelling = Spelling(model.tokenizer, shown) if wanted else None
+    shape = make(id, model.name, int(time.time()), spelling)
     shape.shown, shape.keeps_stop = shown, body.include_stop_str_in_output
     if shown and not shape.keeps_stop:
-        assert front.ready is not None
-        shape.unsaid = shown & frozenset(front.ready.facts.eos_ids)
+        assert model.ready is not None
+        shape.unsaid = shown & frozenset(model.ready.facts.eos_ids)
     shape.tells_scores = body.prompt_logprobs is not None
     if tools is not None and isinstance(shape, ChatShape):
-        return tool_shape(shape, tools, front.tool_format, front.tokenizer)
+        return tool_shape(shape, tools, model.tool_format, model.tokenizer)
     return shape
 
 
-def _admissible(front: Front) -> None:
+def admissible(front: Front) -> None:
     """Refuse before the body is read when nothing can be served now."""
-    _refuse_unless_ready(front)
+    refuse_unless_ready(front)
     refuse_when_full(front)
 
 
-def _refuse_unless_ready(front: Front) -> None:
+def refuse_unless_ready(front: Front) -> None:
     if front.state != "ready":
         front.turn_away("loading")
         raise not_ready(front)
@@ -210,15 +217,6 @@ def not_ready(front: Front) -> Refusal:
     message = {"loading": "the model is loading", "draining": "the server is shutting down"}
     text = message.get(front.state, f"the model could not be loaded: {front.failure}")
     return Refusal(503, text, code=front.state, headers={"retry-after": "2"})
-
-
-def served(front: Front, model: str) -> None:
-    """Raises Refusal (404) for the name of a model that is not served here."""
-    if model != front.served_name:
-        raise Refusal(
-            404, f"the model {model!r} is not served here; {front.served_name!r} is", code="model_not_found",
-            param="model",
-        )  # fmt: skip
 
 
 routes = [

@@ -15,6 +15,7 @@ from headway.core.errors import InvalidRequest
 from headway.core.request import Stage
 from headway.front.ids import plain_ids
 from headway.front.state import Front
+from headway.story.reduce.reducer import NO_LEVELS
 from headway.story.tell.explain import request_views
 
 #: Requests on a page of `/v1/requests`: unless told otherwise, and at most.
@@ -30,7 +31,7 @@ async def requests(request: Request) -> Response:
     only(query, "after", "limit", "stage")
     limit, stage = _limit(query.get("limit")), query.get("stage")
     if stage is not None and stage not in list(Stage):
-        raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
+        raise InvalidRequest("stage", f"stage is {stage!r}; it must be one of {', '.join(Stage)}")
     live, ended = front.story.live, front.story.ended
     records = [*live.values(), *(record for record in reversed(ended.values()) if record.id not in live)]
     if (after := query.get("after")) is not None:
@@ -57,18 +58,21 @@ async def one_request(request: Request) -> Response:
 
 
 async def pool(request: Request) -> Response:
-    """The pool's levels; `models` has them for each model that is served, in the unit of its space."""
+    """The levels of the first model that has blocks; `reserved_bytes` is all models', and `models` has the levels of
+    each in the unit of its space."""
     front: Front = request.app.state.front
-    levels, ready = front.story.levels, front.ready
+    ready = front.ready.models if front.ready else ()
+    first = next((model for model in ready if model.blocks), None)
+    levels = front.story.models.get(first.name, NO_LEVELS) if first else NO_LEVELS
     blocks = {
-        "total": ready.blocks if ready else 0,
+        "total": first.blocks if first else 0,
         "live": levels.live,
         "reusable": levels.reusable,
         "free": levels.free,
     }
     body: dict[str, Any] = {
-        "reserved_bytes": ready.blocks * ready.facts.block_bytes if ready else 0,
-        "block_tokens": ready.block_tokens if ready else 0,
+        "reserved_bytes": sum(model.reserved_bytes for model in ready),
+        "block_tokens": first.block_tokens if first else 0,
         "blocks": blocks,
         "tiers": [],
         "models": [
@@ -90,7 +94,7 @@ def _place(ids: list[str], after: str) -> int:
         if id in ids:
             return ids.index(id)
     text = (
-        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; begin again without it"
+        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; start again without it"
     )
     raise InvalidRequest("after", text)
 

@@ -8,22 +8,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.api.routes.completions import not_ready
+from headway.front.models import FrontModel
 from headway.front.refusals import Refusal
 from headway.front.state import STUCK_AFTER_S, Front
 
 
 async def models(request: Request) -> Response:
-    """The served model, in OpenAI's list."""
+    """The served models, in OpenAI's list."""
     front: Front = request.app.state.front
-    return JSONResponse({"object": "list", "data": [_entry(front)]})
+    return JSONResponse({"object": "list", "data": [_entry(front, model) for model in front.models.values()]})
 
 
 async def one_model(request: Request) -> Response:
     front: Front = request.app.state.front
-    name = request.path_params["name"]
-    if name != front.served_name:
-        raise Refusal(404, f"the model {name!r} is not served here", code="model_not_found", param="model")
-    return JSONResponse(_entry(front))
+    return JSONResponse(_entry(front, front.model(request.path_params["name"])))
 
 
 async def health(request: Request) -> Response:
@@ -32,7 +30,7 @@ async def health(request: Request) -> Response:
     front: Front = request.app.state.front
     stuck_s = front.stuck_s()
     if stuck_s > STUCK_AFTER_S:
-        raise Refusal(503, f"work is present and nothing has moved for {stuck_s:.0f} s", code="stuck")
+        raise Refusal(503, f"there is work, but nothing has progressed for {stuck_s:.0f} s", code="stuck")
     if front.state == "failed":
         raise Refusal(503, f"the model could not be loaded: {front.failure}", code="failed")
     return JSONResponse(
@@ -53,14 +51,15 @@ async def ready(request: Request) -> Response:
     return JSONResponse({"status": "ready"})
 
 
-def _entry(front: Front) -> dict[str, object]:
+def _entry(front: Front, model: FrontModel) -> dict[str, object]:
+    loaded = model.ready.event(0, front.ready.threads) if model.ready and front.ready else None
     return {
-        "id": front.served_name,
+        "id": model.name,
         "object": "model",
-        "created": front.created,
+        "created": model.created,
         "owned_by": "headway",
-        "max_model_len": front.ready.max_context if front.ready else None,
-        "headway": msgspec.to_builtins(front.ready.event(0)) if front.ready else None,
+        "max_model_len": model.max_context,
+        "headway": msgspec.to_builtins(loaded) if loaded else None,
     }
 
 

@@ -15,7 +15,6 @@ from headway.api.bodies.overlong import refuse_over_long
 from headway.api.bodies.prompts import chat_prompt
 from headway.api.bodies.reading import as_struct, read_aside, read_object
 from headway.api.bodies.tools import read_tools
-from headway.api.routes.completions import served
 from headway.core.errors import InvalidRequest
 from headway.front.state import Front
 
@@ -44,18 +43,19 @@ async def tokenize(request: Request) -> Response:
     too, unless its length alone tells that it could not fit (400)."""
     front: Front = request.app.state.front
     body = await read_aside(lambda data: as_struct(TokenizeBody, read_object(data)), await request.body())
-    served(front, body.model or front.served_name)
+    model = front.model(body.model or next(iter(front.models)))
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("prompt", "give either prompt or messages")
     text, add_bos, headers = body.prompt or "", body.add_special_tokens, {}
     if body.messages is not None:
-        chat = await chat_prompt(front, body.messages, body, read_tools(body.tools, None, None))
+        model = front.text_model(model.name)
+        chat = await chat_prompt(model, body.messages, body, read_tools(body.tools, None, None))
         text, add_bos = chat.text, bool(body.add_special_tokens)  # a template spells its own begin token
         headers = {"headway-ignored": ", ".join(chat.ignored)} if chat.ignored else {}
     field = "prompt" if body.messages is None else "messages"
-    await refuse_over_long(front, [(text, Wanted(0, None, prompt_field=field))])
-    tokens = await asyncio.to_thread(front.tokenizer.encode, text, add_bos=add_bos)
-    limit = front.ready.max_context if front.ready else None
+    await refuse_over_long(front, model, [(text, Wanted(0, None, prompt_field=field))])
+    tokens = await asyncio.to_thread(model.tokenizer.encode, text, add_bos=add_bos)
+    limit = model.max_context
     answer = {"tokens": tokens, "count": len(tokens), "max_model_len": limit}
     return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
 
@@ -64,11 +64,11 @@ async def detokenize(request: Request) -> Response:
     """{"tokens"} to {"prompt"}; special tokens are spelled out."""
     front: Front = request.app.state.front
     body = await read_aside(lambda data: as_struct(DetokenizeBody, read_object(data)), await request.body())
-    served(front, body.model or front.served_name)
-    limit = front.tokenizer.vocabulary
+    model = front.model(body.model or next(iter(front.models)))
+    limit = model.tokenizer.vocabulary
     if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < limit:
         raise InvalidRequest("tokens", f"token ids must be from 0 to {limit - 1}")
-    text = await asyncio.to_thread(front.tokenizer.decode, body.tokens, skip_special=False)
+    text = await asyncio.to_thread(model.tokenizer.decode, body.tokens, skip_special=False)
     return JSONResponse({"prompt": text})
 
 

@@ -41,7 +41,7 @@ class Scratch:
         sizes = [-(-int(np.prod(shape)) * dtype.itemsize // 64) * 64 for shape, dtype in shapes]
         if sum(sizes) > self._bytes.numel():
             self._bytes = torch.empty(sum(sizes), dtype=torch.uint8)
-        parts = self._bytes[: sum(sizes)].split(sizes)
+        parts = torch.split(self._bytes[: sum(sizes)], sizes)
         return [
             part[: int(np.prod(shape)) * dtype.itemsize].view(dtype).view(shape)
             for part, (shape, dtype) in zip(parts, shapes, strict=True)
@@ -69,7 +69,7 @@ def _scorings(queries: torch.Tensor, keys: torch.Tensor, scores: torch.Tensor, t
     if not tiled or scores.shape[2] <= KEY_TILE:
         return [Scoring(queries, keys, scores)]
     spare = torch.empty(scores.shape[0] * scores.shape[1] * KEY_TILE)
-    parts = zip(keys.split(KEY_TILE, 2), scores.split(KEY_TILE, 2), strict=True)
+    parts = zip(torch.split(keys, KEY_TILE, 2), torch.split(scores, KEY_TILE, 2), strict=True)
     return [Scoring(queries, tile, spare[: part.numel()].view(part.shape), part) for tile, part in parts]
 
 
@@ -141,7 +141,7 @@ class StepAttention:
         scratch.carve(max((self._shapes(batch) for batch in cut), key=_bytes))
         self._works = [
             self._work(batch, scratch.carve(self._shapes(batch)), part)
-            for batch, part in zip(cut, self._results.split(sizes), strict=True)
+            for batch, part in zip(cut, torch.split(self._results, sizes), strict=True)
         ]
 
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
@@ -205,7 +205,9 @@ class StepAttention:
             products=[
                 product
                 for piece in zip(
-                    queries.view(-1, rows, spec.head_dim).split(matrices), scores.split(matrices), strict=True
+                    torch.split(queries.view(-1, rows, spec.head_dim), matrices),
+                    torch.split(scores, matrices),
+                    strict=True,
                 )
                 for product in _scorings(piece[0], keys.transpose(1, 2), piece[1], self._query_rows.pieces)
             ],
@@ -216,7 +218,9 @@ class StepAttention:
             sums=[
                 (_pairs(piece, values), out)
                 for piece, out in zip(
-                    weights.split(matrices), part.view(-1, rows, spec.head_dim).split(matrices), strict=True
+                    torch.split(weights, matrices),
+                    torch.split(part.view(-1, rows, spec.head_dim), matrices),
+                    strict=True,
                 )
             ],
         )
@@ -233,7 +237,7 @@ def _table(blocks: Sequence[int], count: int) -> list[int]:
 
 
 def _pairs(weights: torch.Tensor, values: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return list(zip(weights.split(VALUE_TILE, 2), values.split(VALUE_TILE, 1), strict=True))
+    return list(zip(torch.split(weights, VALUE_TILE, 2), torch.split(values, VALUE_TILE, 1), strict=True))
 
 
 def _weigh(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], out: torch.Tensor) -> None:

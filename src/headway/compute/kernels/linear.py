@@ -142,7 +142,7 @@ def probe_kernel(weights: str) -> Kernel:
     for kernel in KERNELS[weights]:
         if _works(kernel):
             return kernel
-    raise ConfigError("--weights", f"no kernel for {weights} products works on this machine")
+    raise ConfigError("--weights", f"no kernel for {weights} matrix products works on this machine")
 
 
 def _works(kernel: Kernel) -> bool:

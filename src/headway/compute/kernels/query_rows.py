@@ -100,5 +100,6 @@ class _Trial:
 
 
 def _commonest(results: torch.Tensor) -> torch.Tensor:
-    rows, times = results.flatten(0, 1).unique(dim=0, return_counts=True)
+    rows: torch.Tensor
+    rows, times = torch.unique(results.flatten(0, 1), dim=0, return_counts=True)
     return rows[times.argmax()]

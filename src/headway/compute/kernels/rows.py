@@ -81,7 +81,7 @@ def _case(pack: Pack, outputs: int, inputs: int) -> tuple[Product, torch.Tensor,
     row = torch.linspace(0, 99, half).cos().bfloat16().float()
     product = pack(torch.cat((weight, -weight), 1)[:, order].contiguous(), None)
     row = torch.cat((row, row))[order].contiguous()
-    results, times = product(_repeated(row, PIECE)).unique(dim=0, return_counts=True)
+    results, times = torch.unique(product(_repeated(row, PIECE)), dim=0, return_counts=True)
     return product, row, results[times.argmax()]
 
 
@@ -93,4 +93,4 @@ def in_pieces(product: Product, piece: int | None) -> Product:
     """`product`, of at most `piece` rows at a time."""
     if piece is None:
         return product
-    return lambda x: product(x) if len(x) <= piece else torch.cat([product(part) for part in x.split(piece)])
+    return lambda x: product(x) if len(x) <= piece else torch.cat([product(part) for part in torch.split(x, piece)])

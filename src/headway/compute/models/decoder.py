@@ -99,7 +99,7 @@ def rms_norm(weight: torch.Tensor, eps: float) -> Norm:
     scaled = weight.float() * size**0.5
 
     def norm(x: torch.Tensor) -> torch.Tensor:
-        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().add_(eps * size).rsqrt_()
+        inverse: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().add_(eps * size).rsqrt_()
         return (x * inverse).mul_(scaled)
 
     return norm
@@ -117,7 +117,9 @@ def matrices(
     spec: DecoderSpec, tensors: Mapping[str, torch.Tensor]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor | None]]:
     """Every product's weight and bias, by canonical name."""
-    found = {"head": (tensors["embedding" if spec.tied else "head"], None)}
+    found: dict[str, tuple[torch.Tensor, torch.Tensor | None]] = {
+        "head": (tensors["embedding" if spec.tied else "head"], None)
+    }
     for i in range(spec.layers):
         for name in (f"layers.{i}.{part}" for part in ("qkv", "o", "gate_up", "down")):
             found[name] = (tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headway.compute.models.numbers import count, positive
 from headway.compute.models.rope import Rope
-from headway.core.errors import ArtifactError, UnsupportedModel
+from headway.core.errors import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +85,26 @@ class DecoderSpec:
         """Raises UnsupportedModel that names the feature, or ArtifactError that names the missing key."""
         architecture, family = _family(config, name)
         _refuse(config, name, family)
-        heads = _count(config, name, "num_attention_heads")
-        hidden = _count(config, name, "hidden_size")
-        kv_heads = _count(config, name, "num_key_value_heads", heads)
-        head_dim = _count(config, name, "head_dim", hidden // heads)
+        heads = count(config, name, "num_attention_heads")
+        hidden = count(config, name, "hidden_size")
+        kv_heads = count(config, name, "num_key_value_heads", heads)
+        head_dim = count(config, name, "head_dim", hidden // heads)
         if heads % kv_heads:
-            raise UnsupportedModel(name, f"{heads} query heads on {kv_heads} key heads (not a multiple)")
+            raise UnsupportedModel(name, f"{heads} query heads with {kv_heads} key-value heads (not a multiple)")
         if head_dim % 2:
-            raise UnsupportedModel(name, f"a rotation of heads of odd size ({head_dim})")
+            raise UnsupportedModel(name, f"rotary embedding (RoPE) with an odd head dimension ({head_dim})")
         return cls(
             name=name,
             architecture=architecture,
-            layers=_count(config, name, "num_hidden_layers"),
+            layers=count(config, name, "num_hidden_layers"),
             hidden=hidden,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            intermediate=_count(config, name, "intermediate_size"),
-            vocab=_count(config, name, "vocab_size"),
-            max_context=_count(config, name, "max_position_embeddings"),
-            norm_eps=_positive(config, name, "rms_norm_eps", 1e-6),
+            intermediate=count(config, name, "intermediate_size"),
+            vocab=count(config, name, "vocab_size"),
+            max_context=count(config, name, "max_position_embeddings"),
+            norm_eps=positive(config, name, "rms_norm_eps", 1e-6),
             tied=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=_switch(config, family.qkv_bias),
             o_bias=_switch(config, family.o_bias),
@@ -134,27 +134,12 @@ def _refuse(config: Mapping[str, Any], name: str, family: Family) -> None:
         raise UnsupportedModel(name, f"sliding-window attention (sliding_window {config['sliding_window']})")
     for kind in config.get("layer_types") or ():
         if kind != "full_attention":
-            raise UnsupportedModel(name, f"layers of the kind {kind!r}")
+            raise UnsupportedModel(name, f"layers of type {kind!r}")
     honoured = {family.qkv_bias, family.o_bias, family.mlp_bias}
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key) and key not in honoured:
-            raise UnsupportedModel(name, f"{key}, unknown to its architecture")
+            raise UnsupportedModel(name, f"{key}, which its architecture does not have")
 
 
 def _switch(config: Mapping[str, Any], switch: bool | str) -> bool:
     return bool(config.get(switch, False)) if isinstance(switch, str) else switch
-
-
-def _positive(config: Mapping[str, Any], name: str, key: str, default: float) -> float:
-    value = config.get(key, default)
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ArtifactError(f"{name}: {key} in config.json is {value!r}, not a number above 0")
-    return float(value)
-
-
-def _count(config: Mapping[str, Any], name: str, key: str, default: int | None = None) -> int:
-    value = config.get(key)
-    value = default if value is None else value
-    if not isinstance(value, int) or value < 1:
-        raise ArtifactError(f"{name}: {key} in config.json is {value!r}, not a whole number above 0")
-    return value

@@ -52,9 +52,9 @@ def _remember(logits: torch.Tensor, draw: Draw) -> None:
     """Make tokens that were seen less likely (or likelier, with penalties below their neutral values)."""
     sampling = draw.sampling
     if sampling.repetition_penalty != 1:
-        seen = torch.tensor(draw.history).unique()
+        seen = torch.unique(torch.tensor(draw.history))
         found = logits[seen]
         penalty = sampling.repetition_penalty
         logits[seen] = torch.where(found > 0, found / penalty, found * penalty)
-    said, times = torch.tensor(draw.history[draw.prompt :], dtype=torch.int64).unique(return_counts=True)
+    said, times = torch.unique(torch.tensor(draw.history[draw.prompt :], dtype=torch.int64), return_counts=True)
     logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * times

@@ -147,9 +147,10 @@ class TextExecutor:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
         if plan.fills:
             self._state.copy(plan.fills)
-        results, spoiled = self._answer(plan.items) if plan.items else ((), ())
+        spans = plan.spans
+        results, spoiled = self._answer(spans) if spans else ((), ())
         # Attention hides a position by a weight of zero, and zero times NaN is NaN: none may stay in the pool.
-        self._state.clear([plan.items[place] for place in spoiled])
+        self._state.clear([spans[place] for place in spoiled])
         if plan.copies:
             self._state.copy(plan.copies)
         return StepResult(results, spoiled)

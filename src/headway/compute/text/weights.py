@@ -125,7 +125,7 @@ def _write(
         done += data.size
         progress(done, total)
     if missing:
-        raise ArtifactError(f"{files.name} lacks {len(missing)} tensors, among them {min(missing)}")
+        raise ArtifactError(f"{files.name}: {len(missing)} tensors are missing, among them {min(missing)}")
     buffer.flush()
 
 
@@ -157,7 +157,7 @@ def _bytes(model: str, name: str, array: np.ndarray, kind: torch.dtype) -> np.nd
         if bad:
             raise ArtifactError(
                 f"{model}: {bad} of the {own.numel()} values of the tensor {name} are not finite (NaN or infinite); "
-                "the file is damaged, get it again"
+                "the file is damaged, download it again"
             )
         raise ConfigError("--weights", f"{name} has {count_not_finite(rounded)} values too large for bf16; use fp32")
     return rounded.view(torch.uint8).numpy()
@@ -171,7 +171,7 @@ def _ignored(spec: DecoderSpec, name: str) -> bool:
 def _check(model: str, expected: dict[str, Part], name: str, array: np.ndarray) -> Part:
     part = expected.get(name)
     if part is None:
-        raise UnsupportedModel(model, f"the tensor {name} {list(array.shape)}")
+        raise UnsupportedModel(model, f"the tensor {name} of shape {list(array.shape)}")
     if array.shape != part.shape:
-        raise ArtifactError(f"{model}: {name} has the shape {list(array.shape)}, not {list(part.shape)}")
+        raise ArtifactError(f"{model}: {name} has the shape {list(array.shape)}, expected {list(part.shape)}")
     return part

@@ -6,7 +6,7 @@ const REQUESTS = [
   "#ee6677", "#228833", "#8877cc", "#aa7744", "#99bb55", "#dd99bb",
 ];
 const KINDS = [
-  "ink", "soft", "faint", "line", "panel", "prefill", "decode", "recompute", "rejected", "space", "turn", "input",
+  "ink", "soft", "faint", "line", "panel", "prefill", "decode", "recompute", "rejected", "evaluate", "space", "turn", "input",
   "other", "accent",
 ];
 

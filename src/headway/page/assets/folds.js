@@ -1,7 +1,7 @@
 // One fold per event, named as the event is: the methods of the reducer in story/reduce/reducer.py.
 import { SequenceRecord } from "page/record.js";
 
-const PRECEDENCE = ["decode", "prefill", "recompute"];
+const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
   holders: [], others: 0,
@@ -36,6 +36,8 @@ export const FOLDS = {
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;
     record.sequences = Array.from({ length: event.n }, (_, index) => new SequenceRecord(index, event.prompt));
+    record.parts = (event.parts ?? []).map((of, index) => partOf(of, event.positions?.[index]));
+    record.stages = event.stages ?? [];
     if (event.wait) story._wait(record, event.wait, event.at);
     else story._queue(record, event.at);
   },
@@ -64,7 +66,7 @@ export const FOLDS = {
       story._hold(record, sequence, event.tables[place]);
       story._inherit(sequence, event.inherited[place], event.resumed);
     });
-    if (!event.resumed) {
+    if (!event.resumed && event.inherited.length) {
       record.firstReused = event.inherited[0];
       record.miss = event.miss;
     }
@@ -77,6 +79,10 @@ export const FOLDS = {
     record.preemptions += 1;
     if (!record.preemptedFor.includes(event.by)) record.preemptedFor = [...record.preemptedFor, event.by];
     event.indexes.forEach((index, place) => {
+      if (record.parts.length) {
+        record.parts[index].done -= event.lost[place];
+        return;
+      }
       const sequence = record.sequences[index];
       sequence.counts.lost += event.lost[place];
       sequence.computed = 0;
@@ -106,6 +112,10 @@ export const FOLDS = {
     for (const [id, index, ...counts] of event.outcomes) {
       const record = story._flying.get(id);
       if (record) enter(story, record, record.sequences[index], counts);
+    }
+    for (const [id, index, done] of event.moves ?? []) {
+      const record = story._flying.get(id);
+      if (record) record.parts[index].done = done;
     }
     for (const [id, index, positions, resumed, emitted, finish] of event.forks) {
       const record = story._flying.get(id);
@@ -172,7 +182,9 @@ function moveMembers(story, event) {
     if (record) story._hold(record, record.sequences[index], blocks);
   }
   const moved = new Map();
-  for (const [id, , , positions, , doing] of event.members) {
+  for (const [id, index, , positions, , doing] of event.members) {
+    const part = story.live.get(id)?.parts[index];
+    if (part) part.step = event.step;
     const [before, sum] = moved.get(id) ?? [0, 0];
     moved.set(id, [Math.max(before, PRECEDENCE.indexOf(doing)), sum + positions]);
   }
@@ -184,6 +196,12 @@ function moveMembers(story, event) {
     story._judge(record, { kind: "go", positions }, event.at);
     record.turnTo(PRECEDENCE[doing], event.at);
   }
+}
+
+// Positions only where the model evaluates positions.
+function partOf(of, positions) {
+  const part = { done: 0, of, step: null };
+  return positions === undefined ? part : { ...part, positions };
 }
 
 function enter(story, record, sequence, counts) {

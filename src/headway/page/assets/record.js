@@ -46,6 +46,8 @@ export class Record {
     this.priority = 0;
     this.maxTokens = 0;
     this.sequences = [];
+    this.parts = [];
+    this.stages = [];
     this.preemptions = 0;
     this.preemptedFor = [];
     this.firstReused = 0;
@@ -100,6 +102,7 @@ export class Record {
     if (this.endedAt !== null) return this;
     const copy = Object.assign(Object.create(Record.prototype), this);
     copy.sequences = this.sequences.map((sequence) => sequence.clone());
+    copy.parts = this.parts.map((part) => ({ ...part }));
     copy.intervals = this.intervals.slice();
     return copy;
   }

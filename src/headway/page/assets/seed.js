@@ -27,6 +27,7 @@ function recordOf(view, tape) {
     maxTokens: view.max_tokens, firstReused: view.prefix.reused, miss: view.prefix.miss, intervals,
     reason: view.reason ?? null, message: view.message ?? null, dropped: view.dropped ?? null,
     order: [view.priority, 0], sequences: view.sequences.map(sequenceOf),
+    parts: (view.parts ?? []).map((part) => ({ ...part })), stages: view.stages ?? [],
     sinceStep: view.verdict?.since_step ?? 0, sinceAt: now - (view.verdict?.since_ms ?? 0) * 1e6,
   });
   if (over) record.endedAt = now;

@@ -10,13 +10,15 @@ const BY = {
   caller: "the caller ended it",
 };
 const MOST_NAMES = 4;
+const MOST_WINDOWS = 8;
+const ALIVE = ["received", "waiting", "running"];
 const ON = { space: "space", turn: "a turn", input: "input" };
 
-// Where the request is and why, then what was reused, lost and recomputed, then where its time went.
+// Where the request is and why, then what it is made of, what was reused, lost and recomputed, then where its time went.
 export function tell(view) {
   const told = [stage(view)];
   if (["waiting", "running"].includes(view.stage) && view.verdict?.kind === "wait") told.push(waiting(view.verdict));
-  return [...told, reuse(view), recompute(view), drafts(view), time(view)].filter(Boolean);
+  return [...told, ...parts(view), reuse(view), recompute(view), drafts(view), time(view)].filter(Boolean);
 }
 
 // The verdict alone, for a row of the queue.
@@ -62,6 +64,7 @@ function moving(view) {
   const doing = view.intervals.at(-1)?.name;
   const step = count(view.verdict.positions, "position");
   if (doing === "decode") return `Decodes: ${step} in this step`;
+  if (view.parts) return `${doing[0].toUpperCase()}${doing.slice(1)}s: ${amount(view.parts)}`;
   const { prompt } = view.sequences[0].tokens;
   const { computed } = view.sequences[0].positions;
   if (doing === "recompute") return `Recomputes lost state: ${step} in this step`;
@@ -86,6 +89,7 @@ function shortage(verdict) {
     case "seats":
       return `needs ${count(need, "seat")}, ${have} free, ${short} short.`;
     case "budget":
+      if (need > 1) return `needs ${need} ${verdict.unit} of one step, which has ${have} left.`;
       return "the step's budget is spent before its next position.";
     case "order":
       return "others come first.";
@@ -139,7 +143,8 @@ function never(verdict) {
   return `it needs ${verdict.need} ${unit} and the limit is ${verdict.limit} (${raised})`;
 }
 
-function progress({ sequences }) {
+function progress({ sequences, parts }) {
+  if (parts) return `${amount(parts)} ${evaluates(parts) ? "evaluated" : "done"}`;
   const prompt = sequences[0]?.tokens.prompt ?? 0;
   const computed = Math.min(prompt, sequences[0]?.positions.computed ?? 0);
   const emitted = total(sequences, (one) => one.tokens.emitted);
@@ -148,6 +153,39 @@ function progress({ sequences }) {
   text += `, ${count(emitted, "token")} emitted`;
   if (sequences.length > 1) text += ` in ${sequences.length} sequences`;
   return text + (blocks ? `, ${count(blocks, "block")} held` : "");
+}
+
+// Whether progress is counted in inputs that the model evaluates, each once.
+function evaluates(parts) {
+  return parts[0].positions !== undefined;
+}
+
+function amount(parts) {
+  const [done, of] = [total(parts, (part) => part.done), total(parts, (part) => part.of)];
+  if (!evaluates(parts)) return `${done} of ${count(of, "item")}`;
+  if (of > 1) return `${done} of ${count(of, "window")}`;
+  return (done ? "" : "0 of ") + count(parts[0].positions, "position");
+}
+
+// Every window of an input as a work item of its own; of many the first and the last.
+function parts(view) {
+  if (!view.parts || !evaluates(view.parts)) return [];
+  const of = view.parts.length;
+  const lines = view.parts.map((part, index) => {
+    return `${of > 1 ? `Window ${index + 1} of ${of}` : "Its input"}: ${evaluation(part, view)}.`;
+  });
+  if (of <= MOST_WINDOWS) return lines;
+  return [...lines.slice(0, MOST_WINDOWS - 2), `and ${of - MOST_WINDOWS + 1} more windows.`, lines.at(-1)];
+}
+
+// Of one window: how much there is to evaluate, in which step it was, and what the model did there.
+function evaluation({ positions, step, done }, view) {
+  const text = count(positions, "position");
+  const over = !ALIVE.includes(view.stage);
+  if (step === null) return `${text}, not evaluated${over ? "" : " yet"}`;
+  if (!done) return `${text}, in step ${step}, which ${over ? "gave no result" : "runs"}`;
+  const stages = view.stages ? ` (${view.stages.join(", ")})` : "";
+  return `${text}, evaluated in step ${step}${stages}`;
 }
 
 function reuse(view) {

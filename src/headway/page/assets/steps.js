@@ -10,7 +10,9 @@ const LANE = 9;
 // One position of many is still to be seen.
 const LOWEST = 3;
 const SPANS_MS = [50, 100, 200, 500, 1000, 2000, 3000, 5000, 10000, 15000, 20000, 30000, 60000];
-const KINDS = ["decode", "prefill", "recompute", "rejected"];
+const KINDS = ["decode", "prefill", "recompute", "rejected", "evaluate"];
+// What is evaluated once: an encoder's positions, or what another model's budget counts.
+const kindOf = (doing) => (KINDS.includes(doing) ? doing : "evaluate");
 // A step ends where the next one starts, unless the replica was idle in between.
 const IDLE_NS = 30e6;
 
@@ -139,7 +141,7 @@ export class StepsView {
 // What the positions of a step were spent on: as planned until it has committed, then as it came out.
 function parts(step, committed) {
   if (committed && step.parts) return step.parts;
-  const sums = { decode: 0, prefill: 0, recompute: 0, rejected: 0 };
+  const sums = { decode: 0, prefill: 0, recompute: 0, rejected: 0, evaluate: 0 };
   if (committed && step.outcomes.length) {
     for (const [, , prefilled, decoded, recomputed, rejected] of step.outcomes) {
       sums.decode += decoded;
@@ -149,14 +151,14 @@ function parts(step, committed) {
     }
     step.parts = sums;
   } else {
-    for (const [, , , positions, , doing] of step.members) sums[doing] += positions;
+    for (const [, , , positions, , doing] of step.members) sums[kindOf(doing)] += positions;
   }
   return sums;
 }
 
 function share(step, id, kind) {
   return step.members.reduce((sum, [member, , , positions, , doing]) => {
-    return member === id && doing === kind ? sum + positions : sum;
+    return member === id && kindOf(doing) === kind ? sum + positions : sum;
   }, 0);
 }
 

@@ -8,6 +8,8 @@ export function requestView(story, record, now, references = story.references())
     stage: record.stage,
     verdict: verdictView(story, record, now),
     sequences: record.sequences.map((sequence) => sequenceView(sequence, references)),
+    ...(record.parts.length ? { parts: record.parts.map((part) => ({ ...part })) } : {}),
+    ...(record.stages.length ? { stages: record.stages } : {}),
     preemptions: record.preemptions,
     preempted_for: record.preemptedFor,
     prefix: { reused: record.firstReused, miss: record.miss },

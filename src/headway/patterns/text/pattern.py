@@ -28,6 +28,7 @@ class TextPattern:
     """Implements `Pattern` over a pool of state blocks. A part is a `Sequence`, a step's budget counts positions."""
 
     cost_unit: Unit = "positions"
+    paced = True
 
     def __init__(
         self,
@@ -198,10 +199,11 @@ def text_model(
     drafters: Drafters = no_drafts,
     watcher: Watcher = no_watcher,
     name: str = "",
+    weight: float = 1.0,
 ) -> ServedModel:
     """A text model as an engine serves it: `executor` computes, `memory` holds its state."""
     pattern = TextPattern(executor, memory, drafters=drafters, watcher=watcher)
-    return ServedModel(executor, pattern, options, name=name)
+    return ServedModel(executor, pattern, options, name=name, weight=weight)
 
 
 def _sequences(request: Request) -> list[Sequence]:

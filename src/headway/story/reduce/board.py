@@ -18,6 +18,7 @@ from headway.story.tell.sentences import brief
 #: Rates are means over so much of the recent past.
 RATE_OVER_S = 5.0
 _KEPT_STEPS = 4096
+_RATED = tuple(kind for kind in KINDS if kind != "rejected")
 COUNTERS = (
     "preemptions", "evicted_blocks", "recomputed_positions", "drafts_accepted", "drafts_rejected", "slow_readers",
     "finished", "cancelled", "failed", "refused",
@@ -68,10 +69,10 @@ class Board:
                     live for requests that ended in a running step, or came before the first event
         seats       {"used", "total"}; total is null where no event tells it
         rates       {"over_s", "steps_per_s", "prefilled_per_s", "decoded_per_s", "recomputed_per_s",
-                    "emitted_tokens_per_s"}: positions, but for the last
-        steps       the newest last: {"step", "budget", "prefilled", "decoded", "recomputed", "rejected", "left",
-                    "members", "ms", "failed"}; the five are positions and sum to the budget, `ms` is null while it
-                    runs
+                    "evaluated_per_s", "emitted_tokens_per_s"}: positions, but for the last
+        steps       the newest last: {"step", "budget", "prefilled", "decoded", "recomputed", "rejected", "evaluated",
+                    "left", "members", "ms", "failed"}; the six are positions (`evaluated` an encoder's) and sum to
+                    the budget, `ms` is null while it runs
         stages      live requests by stage, `waiting` also by what is awaited: {"waiting": {"space": 1, …}, …}
         requests    the records of `/v1/requests`, each with `words`: one line that says how it is
         unknown     how many requests of the running step came before the first event
@@ -108,7 +109,7 @@ class Board:
         records = self.steps.records
         since = max(now - round(RATE_OVER_S * 1e9), records[0].began_at) if records else now
         recent = [step for step in records if step.ended_at is not None and step.ended_at > since]
-        totals = {kind: sum(step.positions()[kind] for step in recent if not step.failed) for kind in KINDS[:3]}
+        totals = {kind: sum(step.positions()[kind] for step in recent if not step.failed) for kind in _RATED}
         totals |= {"steps": len(recent), "emitted_tokens": sum(step.emitted for step in recent)}
         over_s = max(0.0, (now - since) / 1e9)
         return {"over_s": round(over_s, 3)} | {

@@ -99,7 +99,9 @@ class Story:
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
         record.deadline_at = event.deadline_at
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
-        record.parts = [PartRecord(of) for of in event.parts]
+        positions = event.positions or (None,) * len(event.parts)
+        record.parts = [PartRecord(of, positions=each) for of, each in zip(event.parts, positions, strict=True)]
+        record.stages = event.stages
         if event.wait is None:
             self._queue(record, event.at)
         else:
@@ -174,6 +176,8 @@ class Story:
         moved: dict[str, tuple[int, int]] = {}
         for member in event.members:
             doing, positions = moved.get(member.id, (0, 0))
+            if (record := self.live.get(member.id)) and record.parts:
+                record.parts[member.index].step = event.step
             moved[member.id] = max(doing, _PRECEDENCE.index(member.doing)), positions + member.positions
         self._flying = {}
         for request_id, (doing, positions) in moved.items():

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from headway.core import events as ev
 
 #: How a step's positions may end, in the words of `positions_total{kind}`.
-KINDS = ("prefilled", "decoded", "recomputed", "rejected")
+KINDS = ("prefilled", "decoded", "recomputed", "rejected", "evaluated")
 _KIND_OF_DOING = {"prefill": "prefilled", "decode": "decoded", "recompute": "recomputed"}
+#: What is evaluated once, and not a sequence's: an encoder's positions, or what another model's budget counts.
+_OTHER = "evaluated"
 
 
 @dataclass(slots=True)
@@ -19,6 +21,7 @@ class StepRecord:
 
     ended_at   when its result was in the books, or when it was known that none comes; None while it runs
     outcomes   what its spans came to; empty while it runs, and for a step that failed
+    moves      the same of parts whose progress is counted in items
     emitted    tokens, those of siblings that forked included
     """
 
@@ -30,12 +33,13 @@ class StepRecord:
     head: str | None
     ended_at: int | None = None
     outcomes: tuple[ev.Outcome, ...] = ()
+    moves: tuple[ev.Moved, ...] = ()
     emitted: int = 0
 
     @property
     def failed(self) -> bool:
         """Whether it ended without a result: its requests failed, or the replica ended."""
-        return self.ended_at is not None and bool(self.members) and not self.outcomes
+        return self.ended_at is not None and bool(self.members) and not self.outcomes and not self.moves
 
     @property
     def spent(self) -> int:
@@ -46,10 +50,11 @@ class StepRecord:
         """Its positions by kind; they sum to `spent`. Exact once the result is in; until then, and for a step that
         failed, as planned, where a span that recomputes any position counts as recomputed."""
         if self.outcomes:
-            return {kind: sum(getattr(outcome, kind) for outcome in self.outcomes) for kind in KINDS}
+            counted = {kind: sum(getattr(outcome, kind) for outcome in self.outcomes) for kind in KINDS[:-1]}
+            return {**counted, _OTHER: 0}
         planned = Counter[str]()
         for member in self.members:
-            planned[_KIND_OF_DOING[member.doing]] += member.positions
+            planned[_KIND_OF_DOING.get(member.doing, _OTHER)] += member.positions
         return {kind: planned[kind] for kind in KINDS}
 
     def batch(self) -> dict[str, dict[str, int]]:
@@ -84,5 +89,5 @@ class Steps:
                     StepRecord(event.step, event.at, event.budget, event.members, event.waiting, event.head)
                 )
             case ev.Committed() if running is not None:
-                running.ended_at, running.outcomes = event.at, event.outcomes
+                running.ended_at, running.outcomes, running.moves = event.at, event.outcomes, event.moves
                 running.emitted = sum(o.emitted for o in event.outcomes) + sum(f.emitted for f in event.forks)

@@ -26,14 +26,14 @@ _MOST_HEAD_BYTES = 1 << 16
 #: Neither follow a link nor wait for whoever writes into a pipe.
 CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOT_REGULAR: dict[Callable[[int], bool], str] = {
-    stat.S_ISDIR: "is a folder; name a file",
+    stat.S_ISDIR: "is a folder; give a file",
     stat.S_ISLNK: "is a link; name the file itself",
     stat.S_ISFIFO: "is a named pipe, not a regular file",
     stat.S_ISSOCK: "is a socket, not a regular file",
     stat.S_ISCHR: "is a device, not a regular file",
     stat.S_ISBLK: "is a device, not a regular file",
 }
-_FOREIGN = "is not an event log of Headway and is left as it is; name another file"
+_FOREIGN = "is not an event log of Headway and is left as it is; choose another file"
 
 
 class LogHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +154,7 @@ def decode_head(path: Path, line: bytes) -> LogHead:
     if head.kind != KIND:
         raise LogError(path, "it is not an event log of Headway")
     if head.version != VERSION:
-        raise LogError(path, f"it was written in version {head.version} of the log; this Headway reads {VERSION}")
+        raise LogError(path, f"it is an event log of version {head.version}; this version of Headway reads {VERSION}")
     return head
 
 

@@ -16,7 +16,7 @@ from headway.story.reduce.reducer import NO_LEVELS, Story
 disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside the counters themselves
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected")
+KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected", "evaluated")
 DRAFTS = ("accepted", "rejected")
 FINISHES = ("stop", "length", "cancelled", "time", "failed")
 TIERS = ("host", "disk")
@@ -237,6 +237,7 @@ class Metrics:
             self._step_began = None
         for kind in ("prefilled", "decoded", "recomputed", "rejected"):
             measured.positions[kind].inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
+        measured.positions["evaluated"].inc(sum(move.positions for move in event.moves))
         for result in DRAFTS:
             measured.drafts[result].inc(sum(getattr(outcome, result) for outcome in event.outcomes))
         measured.positions["reused"].inc(sum(f.positions for f in event.forks if not f.resumed))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headway.core.verdict import Wait
-from headway.story.reduce.record import Record, SequenceRecord
+from headway.story.reduce.record import PartRecord, Record, SequenceRecord
 from headway.story.reduce.reducer import Story
 
 
@@ -32,7 +32,8 @@ def _request_view(record: Record, now: int, references: Mapping[int, int], ahead
         "stage": str(record.stage),
         "verdict": _verdict_view(record, now, ahead),
         "sequences": [_sequence_view(sequence, references) for sequence in record.sequences],
-        **({"parts": [{"done": part.done, "of": part.of} for part in record.parts]} if record.parts else {}),
+        **({"parts": [_part_view(part) for part in record.parts]} if record.parts else {}),
+        **({"stages": list(record.stages)} if record.stages else {}),
         "preemptions": record.preemptions,
         "preempted_for": list(record.preempted_for),
         "prefix": {"reused": record.first_reused, "miss": msgspec.to_builtins(record.miss)},
@@ -103,6 +104,12 @@ def _sequence_view(sequence: SequenceRecord, references: Mapping[int, int]) -> d
             "pauses": msgspec.to_builtins(sequence.pauses),
         },
     }
+
+
+def _part_view(part: PartRecord) -> dict[str, Any]:
+    """Positions only where the model evaluates positions."""
+    view = {"done": part.done, "of": part.of, "step": part.step}
+    return view if part.positions is None else {**view, "positions": part.positions}
 
 
 def _interval_view(name: str, on: str | None, rule: str | None, ns: int) -> dict[str, Any]:

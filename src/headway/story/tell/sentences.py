@@ -9,6 +9,8 @@ from typing import Any
 
 View = dict[str, Any]
 _MOST_NAMES = 4
+_MOST_WINDOWS = 8
+_ALIVE = ("received", "waiting", "running")
 #: Intervals in which a request moves.
 _DOING = ("prefill", "decode", "recompute", "evaluate", "encode", "update", "decode_pixels")
 
@@ -24,11 +26,12 @@ _BY = {
 
 
 def tell(view: View) -> list[str]:
-    """Where the request is and why, then what was reused, lost and recomputed, then where its time went."""
+    """Where the request is and why, then what it is made of, what was reused, lost and recomputed, then where its
+    time went."""
     told = [_stage(view)]
     if view["stage"] in ("waiting", "running") and view["verdict"] and view["verdict"]["kind"] == "wait":
         told.append(waiting(view["verdict"]))
-    told += [_reuse(view), _recompute(view), _drafts(view), _time(view)]
+    told += [*_parts(view), _reuse(view), _recompute(view), _drafts(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -77,7 +80,11 @@ def _amount(view: View) -> str:
     """How much there is of an answer: tokens, or for patterns whose progress is counted in items, those."""
     if parts := view.get("parts"):
         done, of = sum(part["done"] for part in parts), sum(part["of"] for part in parts)
-        return f"{done} of {count(of, 'item')}"
+        if "positions" not in parts[0]:
+            return f"{done} of {count(of, 'item')}"
+        if of > 1:
+            return f"{done} of {count(of, 'window')}"
+        return ("" if done else "0 of ") + count(parts[0]["positions"], "position")
     return count(sum(sequence["tokens"]["emitted"] for sequence in view["sequences"]), "token")
 
 
@@ -113,6 +120,8 @@ def shortage(verdict: View) -> str:
             return f"{text} {_holders(verdict)}".rstrip()
         case "seats":
             return f"needs {count(need, 'seat')}, {verdict['have']} free, {short} short."
+        case "budget" if need > 1:
+            return f"needs {need} {verdict['unit']} of one step, which has {verdict['have']} left."
         case "budget":
             return "the step's budget is spent before its next position."
         case "order":
@@ -175,8 +184,8 @@ def _never(verdict: View | None) -> str:
 
 def _progress(view: View) -> str:
     sequences = view["sequences"]
-    if view.get("parts"):
-        return f"{_amount(view)} done"
+    if parts := view.get("parts"):
+        return f"{_amount(view)} {'evaluated' if 'positions' in parts[0] else 'done'}"
     prompt = sequences[0]["tokens"]["prompt"] if sequences else 0
     computed = min(prompt, sequences[0]["positions"]["computed"]) if sequences else 0
     emitted = sum(sequence["tokens"]["emitted"] for sequence in sequences)
@@ -186,6 +195,33 @@ def _progress(view: View) -> str:
     if len(sequences) > 1:
         text += f" in {len(sequences)} sequences"
     return text + (f", {count(blocks, 'block')} held" if blocks else "")
+
+
+def _parts(view: View) -> list[str]:
+    """Every window of an input as a work item of its own; of many the first and the last."""
+    parts = view.get("parts", ())
+    if not parts or "positions" not in parts[0]:
+        return []
+    lines = [f"{_window(i, len(parts))}: {_evaluation(part, view)}." for i, part in enumerate(parts)]
+    if len(lines) > _MOST_WINDOWS:
+        left_out = f"and {len(lines) - _MOST_WINDOWS + 1} more windows."
+        lines = [*lines[: _MOST_WINDOWS - 2], left_out, lines[-1]]
+    return lines
+
+
+def _window(index: int, of: int) -> str:
+    return f"Window {index + 1} of {of}" if of > 1 else "Its input"
+
+
+def _evaluation(part: View, view: View) -> str:
+    """Of one window: how much there is to evaluate, in which step it was, and what the model did there."""
+    text, step, over = count(part["positions"], "position"), part["step"], view["stage"] not in _ALIVE
+    if step is None:
+        return f"{text}, not evaluated" + ("" if over else " yet")
+    if not part["done"]:
+        return f"{text}, in step {step}, which " + ("gave no result" if over else "runs")
+    stages = f" ({', '.join(view['stages'])})" if view.get("stages") else ""
+    return f"{text}, evaluated in step {step}{stages}"
 
 
 def _reuse(view: View) -> str:

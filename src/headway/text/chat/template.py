@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.artifacts.files import ModelFiles
-from headway.core.errors import InvalidRequest, TemplateBound, UnsupportedModel
+from headway.core.errors import InvalidRequest, InvariantError, TemplateBound, UnsupportedModel
 from headway.text.bounded import Bounds
-from headway.text.chat.outcomes import Crossed, Names, Rendered, Unreadable
+from headway.text.chat.outcomes import Crossed, Names, Rendered, Stumbled, Unreadable
 from headway.text.chat.renderers import Renderers
 
 #: As long as a body may be, unless `--max-body` says otherwise.
@@ -69,9 +69,11 @@ class ChatTemplate:
         match outcome:
             case Rendered(text=text):
                 return text
+            case Stumbled(message=message) | Unreadable(message=message):
+                raise InvalidRequest("messages", f"the chat template refused them: {message}")
             case Crossed(bound=bound):
                 raise TemplateBound("messages", f"the chat template of {self.name} {self._crossed(bound, bounds)}")
-        raise InvalidRequest("messages", f"the chat template refused them: {outcome.message}")
+        raise InvariantError(f"asked to render, the process answered with {type(outcome).__name__}")
 
     def close(self) -> None:
         """End the processes."""
@@ -84,12 +86,14 @@ class ChatTemplate:
                 return outcome
             case Unreadable(message=message):
                 raise UnsupportedModel(self.name, f"a chat template that Jinja cannot parse ({message})")
-        raise UnsupportedModel(self.name, f"a chat template that {self._crossed(outcome.bound, bounds)}")
+            case Crossed(bound=bound):
+                raise UnsupportedModel(self.name, f"a chat template that {self._crossed(bound, bounds)}")
+        raise InvariantError(f"asked for names, the process answered with {type(outcome).__name__}")
 
     def _crossed(self, bound: str, bounds: Bounds) -> str:
         return {
-            "length": f"renders a prompt of more than {self._most_bytes} bytes, which is --max-body",
-            "processor": f"takes more than {bounds.processor_s:.3g} s of a processor, which is the limit",
-            "memory": f"takes more than {bounds.memory} of memory, which is the limit",
-            "clock": f"was not done within {bounds.clock_s:.3g} s, which is the limit on a busy machine",
+            "length": f"renders a prompt of more than {self._most_bytes} bytes (--max-body)",
+            "processor": f"takes more than {bounds.processor_s:.3g} s of CPU time (the limit)",
+            "memory": f"takes more than {bounds.memory} of memory (the limit)",
+            "clock": f"did not finish within {bounds.clock_s:.3g} s (the limit on a busy machine)",
         }[bound]

@@ -1,0 +1,190 @@
+"""The encoder executor: plans of whole inputs in, vectors out. Nothing is kept from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headway.artifacts.files import ModelFiles, Modules
+from headway.compute.embed.pooling import Scores, Vectors, check_stages
+from headway.compute.embed.weights import load_tensors
+from headway.compute.executor import ModelFacts
+from headway.compute.finite import rows_not_finite
+from headway.compute.kernels.full_attention import FullAttention, Group
+from headway.compute.kernels.linear import Products, probe_kernel
+from headway.compute.models.encoder import Encoder, Inputs, matrices
+from headway.compute.models.encoder_spec import EncoderSpec
+from headway.core.errors import ArtifactError, ConfigError
+from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
+
+FORMATS = ("fp32", "bf16")
+
+
+def choose_weights(weights: str) -> str:
+    """`auto` resolved. Raises ConfigError for a format that is not implemented for encoders."""
+    if weights == "auto":
+        return "fp32"
+    if weights not in FORMATS:
+        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {' or '.join(FORMATS)}")
+    return weights
+
+
+class EncoderExecutor:
+    """Implements `Executor` for the pattern `embed`. Make one with `load`. Not safe for concurrent calls."""
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        encoder: Encoder,
+        products: Products,
+        stages: Vectors | Scores,
+        max_step_positions: int,
+    ) -> None:
+        self._facts, self._encoder, self._products, self._stages = facts, encoder, products, stages
+        self._max_step_positions = max_step_positions
+        self._counted = np.arange(encoder.spec.max_context)
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    @classmethod
+    def load(
+        cls,
+        files: ModelFiles,
+        *,
+        cache: Path,
+        weights: str = "auto",
+        threads: int | None = None,
+        max_step_positions: int = 512,
+        progress: object = None,
+    ) -> EncoderExecutor:
+        """Bring a model to where it can run.
+
+        cache, progress      as of the text executor; an encoder's weights are packed as they are read, so nothing is
+                             kept in the cache and there is nothing to wait for
+        threads              of torch, for the whole process; None leaves torch's choice
+        max_step_positions   positions of a step of several inputs; a single longer input takes a step of its own
+
+        Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
+        """
+        if threads is not None:
+            torch.set_num_threads(threads)
+        spec, modules = EncoderSpec.from_config(files.config, files.name), files.modules or Modules()
+        _check_stages(files.name, spec, modules)
+        with torch.inference_mode():
+            weights = choose_weights(weights)
+            tensors = load_tensors(spec, files)
+            products = Products(probe_kernel(weights), matrices(spec, tensors))
+            encoder = Encoder(spec, tensors, products)
+            stages = (
+                Vectors(modules, spec.hidden, tensors)
+                if spec.head == "none"
+                else Scores(spec, modules.activation, tensors)
+            )
+        facts = ModelFacts(
+            name=files.name,
+            revision=files.revision,
+            pattern="embed",
+            vocab=spec.vocab,
+            max_context=min(spec.max_context, modules.max_tokens or spec.max_context),
+            weights_format=weights,
+            weights_bytes=sum(tensor.nbytes for tensor in tensors.values()),
+            state_format=weights,
+            block_bytes=0,
+            kernels={"products": products.words, "attention": "whole inputs, equal lengths together, no padding"},
+            vector=stages.values,
+            output="vector" if spec.head == "none" else "score",
+            graph=files.graph,
+            normalized=modules.normalize,
+        )
+        return cls(facts, encoder, products, stages, max_step_positions)
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        """See `Executor.run`. Raises ValueError for an input longer than the model's context, or several inputs of
+        more positions together than it was loaded for."""
+        inputs = [item for item in plan.items if isinstance(item, Evaluate)]
+        if len(inputs) != len(plan.items):
+            raise ValueError("an encoder's step holds whole inputs only")
+        if not inputs:
+            return StepResult(())
+        longest = max(len(item.tokens) for item in inputs)
+        if longest > self._encoder.spec.max_context:
+            raise ValueError(f"an input of {longest} positions; the model takes {self._encoder.spec.max_context}")
+        if len(inputs) > 1 and plan.cost > self._max_step_positions:
+            raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
+        return self._evaluate(inputs)
+
+    def _evaluate(self, inputs: Sequence[Evaluate]) -> StepResult:
+        order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].tokens))
+        ordered = [inputs[place] for place in order]
+        groups = _groups([len(item.tokens) for item in ordered])
+        states = self._encoder(self._packed(ordered, groups))
+        results: list[Vector | None] = [None] * len(inputs)
+        spoiled: list[int] = []
+        at = 0
+        for group in groups:
+            places, of_group = order[at : at + group.inputs], ordered[at : at + group.inputs]
+            at += group.inputs
+            mine = states[group.first : group.end].view(group.inputs, group.length, -1)
+            plain = [row for row, item in enumerate(of_group) if not item.raw and not item.pools]
+            if plain:
+                vectors = self._stages(mine if len(plain) == group.inputs else mine[plain])
+                spoiled += [places[plain[row]] for row in rows_not_finite(vectors)]
+                for row, values in zip(plain, vectors.numpy(), strict=True):
+                    results[places[row]] = Vector(values.tobytes())
+            for row, item in enumerate(of_group):
+                if item.raw or item.pools:
+                    rows = mine[row] if item.raw else self._ranges(mine[row], item.pools)
+                    spoiled += [places[row]] if rows_not_finite(rows) else []
+                    results[places[row]] = Vector(rows.numpy().tobytes())
+        return StepResult(tuple(found for found in results if found is not None), tuple(sorted(spoiled)))
+
+    def _ranges(self, states: torch.Tensor, pools: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """One vector for each range of positions of `states` [positions, hidden]: [ranges, values]."""
+        return torch.cat([self._stages(states[start:end].unsqueeze(0)) for start, end in pools])
+
+    def _packed(self, inputs: Sequence[Evaluate], groups: Sequence[Group]) -> Inputs:
+        """`inputs` in the order of their rows."""
+        spec = self._encoder.spec
+        lengths = [len(item.tokens) for item in inputs]
+        count = sum(lengths)
+        rows = self._products.rows(count)
+        tokens, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        second = np.zeros(rows, np.int64) if spec.types > 1 and any(item.second for item in inputs) else None
+        first = 0
+        for item, length in zip(inputs, lengths, strict=True):
+            tokens[first : first + length] = item.tokens
+            positions[first : first + length] = self._counted[:length]
+            if second is not None and item.second:
+                second[first + item.second : first + length] = 1
+            first += length
+        return Inputs(
+            tokens=torch.from_numpy(tokens),
+            positions=torch.from_numpy(positions),
+            second=None if second is None else torch.from_numpy(second),
+            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias),
+        )
+
+
+def _groups(lengths: Sequence[int]) -> list[Group]:
+    """Equal ones of `lengths`, which are sorted, together."""
+    found, first = [], 0
+    for length, equal in groupby(lengths):
+        found.append(Group(first, len(list(equal)), length))
+        first = found[-1].end
+    return found
+
+
+def _check_stages(name: str, spec: EncoderSpec, modules: Modules) -> None:
+    pooled = spec.hidden * len(modules.pooling)
+    wrong = check_stages(modules.dense, pooled)
+    if wrong is not None:
+        stage = modules.dense[wrong]
+        comes = modules.dense[wrong - 1].outputs if wrong else pooled
+        raise ArtifactError(f"{name}: {stage.folder} takes {stage.inputs} values, and {comes} come to it")

@@ -1,0 +1,86 @@
+"""Attention of whole inputs, each of whose positions sees all others, or those within a window; nothing is kept.
+
+Inputs lie one after another, those of equal length together, so that each length is one call of the library and no
+position is ever computed for padding. The library's kernel is the one of Dao et al. 2022: scores of a block of
+queries at a time. It works on one input and head at a time, so a row's numbers do not depend on other inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+#: Queries that are scored together where each sees a window of keys only.
+WINDOW_TILE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`inputs` inputs of `length` positions each, from row `first` of the step on."""
+
+    first: int
+    inputs: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.inputs * self.length
+
+
+class FullAttention:
+    """One step's attention, for every layer."""
+
+    def __init__(self, groups: Sequence[Group], rows: int, heads: int, bias: torch.Tensor | None = None) -> None:
+        """`rows`: of the step, padding included. `bias` [heads, 2 · longest - 1]: what is added to the scores by
+        distance (key - query), the middle one being distance 0."""
+        self._groups, self._heads = groups, heads
+        self._padding = rows - (groups[-1].end if groups else 0)
+        self._bias = [None if bias is None else _by_distance(bias, group.length) for group in groups]
+        self._windows: dict[tuple[int, int], torch.Tensor] = {}
+
+    def __call__(self, qkv: torch.Tensor, window: int = 0) -> torch.Tensor:
+        """[rows, hidden] of `qkv` [rows, 3 · hidden]: queries, keys and values side by side, heads within them.
+        With `window`, a position sees those at most so far away. Rows of padding come out as zeros."""
+        hidden = qkv.shape[1] // 3
+        found = []
+        for group, bias in zip(self._groups, self._bias, strict=True):
+            part = qkv[group.first : group.end].view(group.inputs, group.length, 3, self._heads, -1)
+            query, key, value = part.permute(2, 0, 3, 1, 4).unbind(0)
+            if window and group.length > window + 1:
+                out = self._windowed(query, key, value, window)
+            else:
+                out = F.scaled_dot_product_attention(query, key, value, bias)
+            found.append(out.transpose(1, 2).reshape(-1, hidden))
+        if self._padding:
+            found.append(qkv.new_zeros(self._padding, hidden))
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _windowed(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int) -> torch.Tensor:
+        """Tiles of queries against the keys that any of them sees: work grows with the length, not its square."""
+        length = query.shape[2]
+        out = []
+        for start in range(0, length, WINDOW_TILE):
+            end = min(start + WINDOW_TILE, length)
+            first, last = max(start - window, 0), min(end + window, length)
+            mask = self._window(end - start, last - first, start - first, window)
+            out.append(
+                F.scaled_dot_product_attention(
+                    query[:, :, start:end], key[:, :, first:last], value[:, :, first:last], mask
+                )
+            )
+        return out[0] if len(out) == 1 else torch.cat(out, 2)
+
+    def _window(self, queries: int, keys: int, ahead: int, window: int) -> torch.Tensor:
+        """Which of `keys` each of `queries` sees, the first query being at key `ahead`: [queries, keys]."""
+        distance = torch.arange(keys) - (torch.arange(queries) + ahead).unsqueeze(1)
+        return distance.abs() <= window
+
+
+def _by_distance(bias: torch.Tensor, length: int) -> torch.Tensor:
+    """[1, heads, length, length]: the bias of each pair of positions."""
+    middle = bias.shape[1] // 2
+    index = torch.arange(length) - torch.arange(length).unsqueeze(1) + middle
+    return bias[:, index].unsqueeze(0)

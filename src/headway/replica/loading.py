@@ -1,0 +1,122 @@
+"""Models of a replica, brought to where they can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.compute.executor import Executor
+from headway.core.errors import ConfigError
+from headway.engine.served import ServedModel
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import StateMemory
+from headway.patterns.embed.pattern import embed_model
+from headway.patterns.text.pattern import text_model
+from headway.patterns.text.ports import Watcher
+from headway.policy.drafts import lookup_drafts
+from headway.replica.grammars import Grammars, Trial
+from headway.replica.messages import Loading, ReadyModel, ToFront
+from headway.replica.options import ModelOptions, ReplicaOptions
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model as the engine serves it, and what compiles its grammars, if its answers can be held to one."""
+
+    served: ServedModel
+    options: ModelOptions
+    grammars: Grammars | None = None
+
+    def ready(self) -> ReadyModel:
+        """What the front is told of it."""
+        served, is_text = self.served, self.options.pattern == "text"
+        return ReadyModel(
+            name=served.name,
+            facts=served.executor.facts,
+            blocks=served.pattern.space.total if is_text else 0,
+            block_tokens=self.options.block_tokens if is_text else 0,
+            max_context=served.limits.context,
+            seats=served.options.seats,
+            step_tokens=served.options.step_tokens,
+        )
+
+
+def hosted_text(
+    executor: Executor, blocks: int, options: ModelOptions, watcher: Watcher, grammars: Grammars | None = None
+) -> LoadedModel:
+    """A text model over an executor that has `blocks` state blocks."""
+    memory = StateMemory(BlockPool(blocks, options.block_tokens), prefix_cache=options.prefix_cache)
+    served = text_model(
+        executor,
+        memory,
+        options.engine,
+        drafters=lookup_drafts(options.draft),
+        watcher=watcher,
+        name=options.name,
+        weight=options.weight,
+    )
+    return LoadedModel(served, options, grammars or Grammars(None))
+
+
+def hosted_encoder(executor: Executor, options: ModelOptions) -> LoadedModel:
+    """An encoder: nothing of its requests is kept."""
+    served = embed_model(executor, options.engine, name=options.name, weight=options.weight)
+    return LoadedModel(served, options)
+
+
+def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[LoadedModel]:
+    """All models, one after the other. Raises HeadwayError, and whatever torch or the files raise."""
+    loaders = {"text": _load_text, "embed": _load_encoder}
+    return [loaders[model.pattern](model, options, say) for model in options.models]
+
+
+def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
+    from headway.artifacts import resolve
+    from headway.artifacts.cache import Cache
+    from headway.compute.models.spec import DecoderSpec
+    from headway.compute.text.executor import TextExecutor
+    from headway.text.answer import AnswerTexts
+    from headway.text.grammar.guide import GrammarCompiler
+    from headway.text.tokenizer import Tokenizer
+
+    files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
+    _refuse_long(model, DecoderSpec.from_config(files.config, files.name).max_context)
+    executor = TextExecutor.load(
+        files,
+        cache=Cache.at(Path(options.cache)).converted,
+        blocks=model.blocks,
+        memory_bytes=model.memory_bytes,
+        block_tokens=model.block_tokens,
+        weights=model.weights,
+        state=model.state,
+        threads=options.threads,
+        max_step_positions=model.engine.step_tokens,
+        progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
+    )
+    vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
+    grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
+    return hosted_text(executor, executor.blocks, model, AnswerTexts(Tokenizer(files)), grammars)
+
+
+def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
+    from headway.artifacts import resolve
+    from headway.artifacts.cache import Cache
+    from headway.compute.embed.executor import EncoderExecutor
+
+    files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
+    executor = EncoderExecutor.load(
+        files,
+        cache=Cache.at(Path(options.cache)).converted,
+        weights=model.weights,
+        threads=options.threads,
+        max_step_positions=model.engine.step_tokens,
+        progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
+    )
+    _refuse_long(model, executor.facts.max_context)
+    return hosted_encoder(executor, model)
+
+
+def _refuse_long(model: ModelOptions, limit: int) -> None:
+    if model.max_context is not None and model.max_context > limit:
+        raise ConfigError("--max-context", f"{model.max_context} is more than the {limit} positions of {model.model}")
