@@ -1,5 +1,9 @@
 """The whole waiting policy again, as plainly as it can be said: plain counts, no blocks with names, no prefix cache,
-one sequence per request. The engine must agree with it on every verdict and every position of every step."""
+one sequence per request. The engine must agree with it on every verdict and every position of every step.
+
+`predict` is told the lengths of the answers that ended before, of which there must be 32; the likely length of an
+answer is the lower median of the longer ones among them.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,41 @@ class Plain:
 
 
 class Reference:
-    def __init__(self, blocks: int, size: int, seats: int, budget: int, bypass: int, by_priority: bool) -> None:
+    def __init__(
+        self, blocks: int, size: int, seats: int, budget: int, bypass: int, by_priority: bool,
+        admit: str = "optimistic", answers: list[int] | None = None,
+    ) -> None:  # fmt: skip
         self.free, self.size, self.seats, self.budget, self.bypass = blocks, size, seats, budget, bypass
         self.order = (lambda r: (r.priority, r.arrival)) if by_priority else (lambda r: (r.arrival,))
         self.waiting: list[Plain] = []
         self.running: list[Plain] = []
+        self.admit, self.answers = admit, list(answers or [])
+
+    def most(self, r: Plain, known: int, held: int) -> int:
+        """Blocks that it may still take: the last token that it emits needs none."""
+        return self.blocks(r.prompt + r.emits - 1) - held if r.prompt + r.emits - 1 > known else 0
+
+    def kept(self, new: Plain) -> int:
+        """Blocks that are to be left when `new` is admitted."""
+        need = self.blocks(new.known + 1)
+        everyone = [(r, r.known, r.held) for r in self.running] + [(new, new.known, need)]
+        most = sum(max(0, self.most(*each)) for each in everyone)
+        if self.admit == "optimistic":
+            return 0
+        if self.admit == "reserve":
+            return most
+        if self.admit == "headroom" or len(self.answers) < 32:
+            return len(self.running)
+        left = []
+        for r, known, held in everyone:
+            longer = sorted(a for a in self.answers if a > known - r.prompt)
+            likely = min(r.emits, longer[(len(longer) - 1) // 2]) if longer else r.emits
+            left.append((likely - (known - r.prompt), known, held))
+        fullest = 0.0
+        for end, _, _ in left:  # just before this one ends
+            grown = [(end - (held * self.size - known + 1)) / self.size + 1 for e, known, held in left if e >= end]
+            fullest = max(fullest, sum(grown) - sum(held for e, _, held in left if e < end))
+        return min(most, int(fullest))
 
     def blocks(self, positions: int) -> int:
         return -(-positions // self.size)
@@ -74,6 +108,8 @@ class Reference:
                 waits[r.id] = ("turn", "seats", 1, 0)
             elif need > self.free:
                 waits[r.id] = ("space", "blocks", need, self.free)
+            elif need + self.kept(r) > self.free:
+                waits[r.id] = ("space", "reservation", need + self.kept(r), self.free)
             elif left == 0:
                 waits[r.id] = ("turn", "budget", 1, 0)
             else:
@@ -97,5 +133,6 @@ class Reference:
             r.computed += moves[r.id]
             r.known += r.computed == r.known
             if r.known - r.prompt == r.emits:
+                self.answers.append(r.emits)
                 self.free += r.held
                 self.running.remove(r)

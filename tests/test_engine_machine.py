@@ -32,13 +32,17 @@ class Lives(RuleBasedStateMachine):
         blocks=st.integers(1, 40), block_tokens=st.integers(1, 8), seats=st.integers(1, 6),
         extra=st.integers(0, 20), bypass=st.integers(0, 4), cache=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]), guesses=st.integers(0, 3),
+        admit=st.sampled_from(["optimistic", "headroom", "reserve", "predict"]),
+        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]),
     )  # fmt: skip
-    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses):
+    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers):
         self.world = World(
             blocks=blocks, block_tokens=block_tokens, seats=seats, step_tokens=seats + extra, max_bypass=bypass,
-            prefix_cache=cache, policy=policy, vocab=5, max_context=200,
+            prefix_cache=cache, policy=policy, vocab=5, max_context=200, admit=admit,
             drafter=lambda tokens: [(tokens[-1] + i) % 5 for i in range(guesses)],
         )  # fmt: skip
+        for tokens in answers:
+            self.world.model.answers.add(tokens)
 
     @rule(prompt=PROMPTS, n=st.integers(1, 3), max_tokens=st.none() | st.integers(1, 12),
           min_tokens=st.integers(0, 3), priority=st.integers(-1, 1), salt=st.sampled_from(["", "s"]),
@@ -122,6 +126,7 @@ class Lives(RuleBasedStateMachine):
 
         for event in self.world.events[seen:]:
             if isinstance(event, Preempted):
+                assert self.world.model.options.admit != "reserve"
                 assert place(event.id) >= place(event.by)
 
     def look_at_verdicts(self):

@@ -13,12 +13,29 @@ from world import World
 SHAPES = [(prompt, emits) for prompt in range(1, 6) for emits in range(1, 4)]
 
 
-def live_through(shapes, blocks, *, seats, budget, bypass, gaps, prefix_cache, same=False, policy="fcfs"):
+def live_through(
+    shapes,
+    blocks,
+    *,
+    seats,
+    budget,
+    bypass,
+    gaps,
+    prefix_cache,
+    same=False,
+    policy="fcfs",
+    admit="optimistic",
+    answers=(),
+):
     """One world, compared step by step with the plain reference (where that applies) and with the true tokens. Later
     requests have smaller priority numbers, so the two policies differ wherever there is a choice."""
     world = World(blocks=blocks, block_tokens=2, seats=seats, step_tokens=budget, max_bypass=bypass,
-                  prefix_cache=prefix_cache, policy=policy)  # fmt: skip
-    plain = None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, by_priority=policy == "priority")
+                  prefix_cache=prefix_cache, policy=policy, admit=admit)  # fmt: skip
+    plain = (
+        None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, policy == "priority", admit, answers)
+    )
+    for tokens in answers:
+        world.model.answers.add(tokens)
     arrivals = list(zip(shapes, gaps, strict=True))
     taken = 0
     for tick in range(200):
@@ -76,6 +93,34 @@ def test_every_pair_of_requests_ends_with_the_right_tokens_and_the_plain_referen
 def test_the_plain_reference_agrees_under_priority_too(blocks):
     for shapes in PAIRS:
         live_through(shapes, blocks, seats=2, budget=3, bypass=1, gaps=(0, 1), prefix_cache=False, policy="priority")
+
+
+#: Enough answers to predict from: all short, all as long as they may be, and a mixture.
+ANSWERS = {"short": [1] * 32, "long": [3] * 32, "mixed": [1, 2, 3, 3] * 8}
+ADMISSIONS = [
+    ("headroom", "none"),
+    ("reserve", "none"),
+    ("predict", "none"),
+    *(("predict", name) for name in ANSWERS),
+]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@pytest.mark.parametrize(("admit", "answers"), ADMISSIONS)
+def test_the_plain_reference_agrees_under_every_admission_and_order(admit, answers, policy):
+    for blocks, shapes in itertools.product((3, 5), PAIRS):
+        live_through(shapes, blocks, seats=2, budget=3, bypass=1, gaps=(0, 1), prefix_cache=False, policy=policy,
+                     admit=admit, answers=ANSWERS.get(answers, ()))  # fmt: skip
+
+
+@pytest.mark.parametrize(("admit", "answers"), ADMISSIONS)
+def test_the_plain_reference_agrees_on_three_requests_under_every_admission(admit, answers):
+    shapes_of_all = [(1, 3), (2, 2), (3, 3), (5, 1), (5, 3)]
+    for blocks, shapes in itertools.product(range(4, 8), itertools.product(shapes_of_all, repeat=3)):
+        world = live_through(shapes, blocks, seats=3, budget=4, bypass=2, gaps=(0, 0, 1), prefix_cache=False,
+                             admit=admit, answers=ANSWERS.get(answers, ()))  # fmt: skip
+        if admit == "reserve":
+            assert not any(record.preemptions for record in world.story.ended.values())
 
 
 @pytest.mark.parametrize("blocks", range(2, 7))

@@ -83,7 +83,9 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     """The request does not move in this step.
 
     `need`, `have` and `short` count `unit`s. `have` = `free` + `reusable` less the reusable blocks that the
-    request itself matched (they cannot be counted twice). `others` = holders beyond the five that are named.
+    request itself matched (they cannot be counted twice). `others` = holders beyond the five that are named. Where
+    the rule is `reservation`, what it needs now is there, and `kept` of its need are to be left for growth: `by` is
+    the admission that says so (`--admit`).
     """
 
     on: On
@@ -96,6 +98,8 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     reusable: int = 0
     holders: tuple[Holder, ...] = ()
     others: int = 0
+    kept: int = 0
+    by: str = ""
 
 
 class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind"):

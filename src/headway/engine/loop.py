@@ -330,6 +330,8 @@ class Engine:
         model, finished = flight.model, []
         for request in flight.requests():
             settled = model.pattern.settle(request)
+            for tokens in settled.answers if not request.ended else ():
+                model.answers.add(tokens)
             if request.ended:
                 self._release(model, request)
             elif settled.seats:

@@ -19,6 +19,7 @@ from headway.core.events import Admitted, AnyEvent, Arrived, Forked, Member, Mov
 from headway.core.plan import StepPlan
 from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
+from headway.policy.admit import Outlook
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
 P = TypeVar("P")
@@ -103,10 +104,12 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What a request needs after a step: `seats` seats, or, with none, its end for a `reason`."""
+    """What a request needs after a step: `seats` seats, or, with none, its end for a `reason`. `answers` are the
+    lengths of those of its answers that ended with the step."""
 
     seats: int
     reason: str = ""
+    answers: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -173,6 +176,11 @@ class Pattern(Protocol[NewT_contra]):
     def admit(self, request: Request, quote: Any, at: int, step: int) -> Admitted:
         """Take exactly what was quoted, and what state is found with it. Returns the event. Changes state. Raises
         InvariantError when the quoted space is not there."""
+        ...
+
+    def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
+        """What each part of a running request may still take, or, with its quote, of one that is to be admitted.
+        Nothing where all is taken at admission."""
         ...
 
     def works(self, request: Request) -> list[Work]:

@@ -7,6 +7,7 @@ The decisions are the policy's; space is taken here, at once and for good, so a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from headway.core.events import AnyEvent, Grown, Preempted, Stepped
 from headway.core.plan import StepPlan
@@ -14,7 +15,8 @@ from headway.core.request import Request, Stage
 from headway.core.verdict import Go, Holder, Wait
 from headway.engine.pattern import NO_EXTRA, Entry, Extra, Quote, Work
 from headway.engine.served import ServedModel
-from headway.policy import preempt
+from headway.policy import admit, preempt
+from headway.policy.admit import Kept, Outlook
 from headway.policy.budget import granted
 from headway.policy.waiting import Room, judge, look_further, no_budget
 
@@ -42,6 +44,7 @@ class Planner:
         self._grown: list[Grown] = []
         self._moving: set[int] = set()
         self._holders: tuple[tuple[Holder, ...], int] | None = None
+        self._outlooks: list[Outlook] | None = None
         self._pattern.space.step = step
 
     # -- the three passes ------------------------------------------------------------------------------------
@@ -81,7 +84,7 @@ class Planner:
                     break
                 behind += 1
             quote = self._pattern.quote(request, self._room.seats)
-            verdict = judge(quote.ask, self._room, self._name_holders)
+            verdict = judge(quote.ask, self._room, self._name_holders, partial(self._keep, request, quote))
             request.verdict = verdict
             if isinstance(verdict, Go):
                 self._admit(request, quote, verdict.positions)
@@ -189,7 +192,7 @@ class Planner:
         `grant`."""
         admitted = self._pattern.admit(request, quote, self._at, self._step)
         self._queues.admit(request)
-        self._holders = None
+        self._holders = self._outlooks = None
         self._emit(admitted)
         first, *others = self._pattern.works(request)
         self.left = max(0, self.left - grant)
@@ -200,6 +203,20 @@ class Planner:
                 break
             self.left -= cost
             self._put(request, work, cost)
+
+    def _keep(self, request: Request, quote: Quote) -> Kept:
+        """What must be left when `request` is admitted; those who run are looked at once for all who ask."""
+        rule = self._model.options.admit
+        asks = [] if rule == "optimistic" else self._pattern.outlook(request, quote)
+        if not asks:
+            return admit.NOTHING_KEPT
+        if rule == "headroom":
+            return admit.headroom(self._queues.seats_used)
+        if self._outlooks is None:
+            self._outlooks = [each for other in self._queues.running for each in self._pattern.outlook(other)]
+        if rule == "reserve":
+            return admit.reserve(self._outlooks, asks)
+        return admit.predict(self._outlooks, asks, self._model.answers)
 
     @property
     def _room(self) -> Room:

@@ -13,6 +13,7 @@ from headway.core.request import Request
 from headway.core.verdict import Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
+from headway.policy.admit import AnswerLengths
 from headway.policy.order import ORDERS, shorter_first
 from headway.policy.turns import Pace, Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
@@ -31,6 +32,7 @@ class EngineOptions:
     max_context: int = 1 << 20
     max_bypass: int = 32
     policy: str = "fcfs"
+    admit: str = "headroom"
 
     def __post_init__(self) -> None:
         if self.seats > self.step_tokens:
@@ -39,8 +41,9 @@ class EngineOptions:
 
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
-    what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. With
-    `size` (what all of a request costs) smaller requests go first, within --max-bypass."""
+    what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy.
+    `answers` are the lengths of its latest answers. With `size` (what all of a request costs) smaller requests go
+    first, within --max-bypass."""
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class ServedModel:
         self.weight = weight
         self.device_ns = 0
         self.stopped_at: int | None = None
+        self.answers = AnswerLengths()
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost
         order = ORDERS[self.options.policy]
         if size is not None:

@@ -129,6 +129,7 @@ class StateMemory:
                 for block in tables[0].blocks[len(found) : quoted.shared]:
                     self.pool.share(block)
                     table.blocks.append(block)
+                table.found = len(table.blocks)
             table.grow(size - len(table.blocks))
             tables.append(table)
         return tables

@@ -7,13 +7,15 @@ from headway.memory.pool import BlockPool
 
 
 class BlockTable:
-    """The blocks of one sequence in order of position. Each entry is one reference in the pool."""
+    """The blocks of one sequence in order of position. Each entry is one reference in the pool; the first `found` of
+    them were not taken for it."""
 
-    __slots__ = ("_pool", "_published", "blocks")
+    __slots__ = ("_pool", "_published", "blocks", "found")
 
     def __init__(self, pool: BlockPool, blocks: list[int], published: int) -> None:
         self._pool = pool
         self.blocks = blocks
+        self.found = len(blocks)
         self._published = published  # leading blocks that need no further publishing
 
     def grow(self, count: int) -> list[int]:

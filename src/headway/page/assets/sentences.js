@@ -80,11 +80,14 @@ function waiting(verdict) {
 function shortage(verdict) {
   const { need, have, short } = verdict;
   switch (verdict.rule) {
-    case "blocks": {
+    case "blocks":
+    case "reservation": {
+      const kept = verdict.kept ?? 0;
+      const more = kept ? `, and ${kept} to be left for growth (--admit ${verdict.by})` : "";
       const own = verdict.free + verdict.reusable - have;
       const known = own ? `, ${own} of them its own prefix` : "";
       const counts = `${verdict.free} free and ${verdict.reusable} reusable${known}, ${short} short.`;
-      return `needs ${count(need, "block")}, ${counts} ${holders(verdict)}`.trimEnd();
+      return `needs ${count(need - kept, "block")}${more}, ${counts} ${holders(verdict)}`.trimEnd();
     }
     case "seats":
       return `needs ${count(need, "seat")}, ${have} free, ${short} short.`;

@@ -17,6 +17,7 @@ from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool, Grant
+from headway.policy.admit import Outlook
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,10 @@ class ImagePattern:
         progress.grant = self.space.take(self._latent_bytes)
         resumed = request.preemptions > 0
         return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
+
+    def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
+        """All is taken at admission."""
+        return []
 
     def works(self, request: Request) -> list[Work]:
         return [Work(request.progress, 1, whole=True)]

@@ -14,6 +14,7 @@ from headway.engine.pattern import Extra, Work
 from headway.memory.reserve import Reservation, StateMemory
 from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy import budget
+from headway.policy.admit import Outlook
 
 NO_DRAFTS = Extra((), 0)
 
@@ -46,6 +47,31 @@ def quote(progress: TextProgress, memory: StateMemory, seats: int) -> Quote:
     found = memory.quote(sequences)
     cost = sequences[0].known - found.inherited(memory.pool.block_tokens)
     return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found)
+
+
+def outlook(progress: TextProgress, block_tokens: int, quote: Quote | None = None) -> list[Outlook]:
+    """Of each sequence that has not finished: as it runs, or as it is when what was quoted is taken."""
+    return [
+        Outlook(
+            frees=held - found,
+            slack=held * block_tokens - sequence.known + 1,
+            unit=block_tokens,
+            emitted=sequence.emitted,
+            most=progress.max_tokens,
+        )
+        for sequence, (held, found) in zip(progress.open_sequences, _held(progress, quote), strict=True)
+    ]
+
+
+def _held(progress: TextProgress, quote: Quote | None) -> list[tuple[int, int]]:
+    """Of each sequence the blocks that it holds, or is to hold, and how many of these it found."""
+    if quote is None or quote.reservation is None:
+        tables = [sequence.state for sequence in progress.open_sequences]
+        return [(len(table.blocks), table.found) for table in tables if table is not None]
+    taken = quote.reservation
+    lead, *others = zip(taken.sizes, taken.matched, strict=True)
+    shared = [(size, max(taken.shared, len(found))) for size, found in others]
+    return [(lead[0], len(lead[1])), *shared]
 
 
 def works(progress: TextProgress, memory: StateMemory) -> list[Work]:

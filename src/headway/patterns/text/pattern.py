@@ -21,6 +21,7 @@ from headway.patterns.text.enter import enter
 from headway.patterns.text.needs import Quote
 from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.policy.admit import Outlook
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 
@@ -111,6 +112,9 @@ class TextPattern:
             inherited=tuple(sequence.computed for sequence in sequences),
         )
 
+    def outlook(self, request: Request, quote: Quote | None = None) -> list[Outlook]:
+        return needs.outlook(request.progress, self.space.block_tokens, quote)
+
     def works(self, request: Request) -> list[Work]:
         return needs.works(request.progress, self.memory)
 
@@ -148,12 +152,14 @@ class TextPattern:
 
     def settle(self, request: Request) -> Settled:
         open_sequences = 0
+        answers: list[int] = []
         for sequence in _sequences(request):
             if sequence.finish is None:
                 open_sequences += 1
-            else:
+            elif sequence.state is not None:
+                answers.append(sequence.emitted)
                 self._give_back(sequence)
-        return Settled(open_sequences, str(_sequences(request)[0].finish))
+        return Settled(open_sequences, str(_sequences(request)[0].finish), tuple(answers))
 
     # -- the end ---------------------------------------------------------------------------------------------
 

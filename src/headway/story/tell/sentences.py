@@ -110,12 +110,14 @@ def shortage(verdict: View) -> str:
     """What a wait is for, and how much of it is missing and held by whom; without since when."""
     need, short = verdict["need"], verdict["short"]
     match verdict["rule"]:
-        case "blocks":
+        case "blocks" | "reservation":
             own = verdict["free"] + verdict["reusable"] - verdict["have"]
             known = f", {own} of them its own prefix" if own else ""
+            kept = verdict.get("kept", 0)
+            more = f", and {kept} to be left for growth (--admit {verdict['by']})" if kept else ""
             text = (
-                f"needs {count(need, 'block')}, {verdict['free']} free and {verdict['reusable']} reusable{known}, "
-                f"{short} short."
+                f"needs {count(need - kept, 'block')}{more}, {verdict['free']} free and {verdict['reusable']} "
+                f"reusable{known}, {short} short."
             )
             return f"{text} {_holders(verdict)}".rstrip()
         case "seats":
