@@ -63,19 +63,22 @@ def encoder_files(folder: Path, name: str, modules: Modules | None = None, *, sc
 
 
 class GatedEncoder(FakeEncoder):
-    """Steps only while `gate` is open; `waits` says that a step stands before it. `seen` are the plans that ran."""
+    """Steps only while `gate` is open; `waits` says that a step stands before it. `seen` are the plans that ran.
+    With `once` the gate closes behind each step."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(vocab=len(VOCABULARY), **options)
         self.gate = threading.Event()
         self.gate.set()
-        self.waits = False
+        self.waits = self.once = False
         self.seen: list[StepPlan] = []
 
     def run(self, plan: StepPlan) -> StepResult:
         self.waits = not self.gate.is_set()
         assert self.gate.wait(30)
         self.waits = False
+        if self.once:
+            self.gate.clear()
         self.seen.append(plan)
         return super().run(plan)
 

@@ -48,15 +48,19 @@ class Model:
         return bool(self.waiting or self.running)
 
     def step(self) -> None:
+        before = self.moves if self.kind == "embed" and self.waiting else {}
         self.moves, self.waits, self.left = {}, {}, self.budget
         order = sorted(self.running, key=lambda r: (r.place, r.arrival))
         for r in order:
-            if r in self.running and (self.kind != "text" or r.known - r.computed == 1):
+            if r in self.running and (self.kind != "text" or r.known - r.computed == 1) and r.id not in before:
                 self.whole(r)
         for r in order:
             if r in self.running and self.kind == "text" and r.known - r.computed > 1:
                 self.spend(r, min(self.left, r.known - r.computed)) if self.left else self.wait(r, "budget", 1)
         self.admit()
+        for r in order:
+            if r.id in before:
+                self.whole(r)
 
     def whole(self, r: Asked) -> None:
         """What cannot be divided: the newest position, inputs, one item of an image."""

@@ -114,7 +114,9 @@ def _serve_encoders(schemas: dict[str, Any]) -> None:
         "input": {"anyOf": [letters, ids, *lists]},
         "dimensions": {"type": "integer", "minimum": 1, "maximum": 8},
         "long_input": {"enum": ["error", "truncate", "split"]},
+        "add_special_tokens": {"const": False},  # what is no text of this tokenizer is refused otherwise
     }
+    schemas["EmbeddingsBody"]["required"] = [*schemas["EmbeddingsBody"]["required"], "add_special_tokens"]
     documents = {"anyOf": [letters, {"type": "object", "properties": {"text": letters}, "required": ["text"],
                                      "additionalProperties": False}]}  # fmt: skip
     schemas["RerankBody"]["properties"] |= {

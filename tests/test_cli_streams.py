@@ -143,8 +143,8 @@ def test_an_output_is_looked_at_before_any_work_is_done(
     before = (tmp_path / "events").read_bytes()
     for name, told in {
         "folder": "is a folder; give a file",
-        "no/such": f"the folder {tmp_path}/no",
-        "events/x": f"the folder {tmp_path}/events",
+        "no/such": f"{tmp_path}/no is not an existing folder",
+        "events/x": f"{tmp_path}/events is not an existing folder",
         "events": "is an event log; choose another file",
     }.items():
         url = ["--url", "http://127.0.0.1:9"] if words[0] == "timeline" else []
@@ -164,9 +164,7 @@ def test_pages_replace_nothing_but_pages(tmp_path: Path) -> None:
     (tmp_path / QUESTIONS).write_text("# Mine\n")
     (tmp_path / "file").write_text("x")
     check_pages(tmp_path, LESSONS, with_questions=False)
-    with pytest.raises(
-        ConfigError, match=r"--pages: .*questions.md is not a page of the lessons and is left as it is"
-    ):
+    with pytest.raises(ConfigError, match=r"--pages: .*questions.md is not a lesson page and is left as it is"):
         check_pages(tmp_path, LESSONS, with_questions=True)
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(ConfigError, match="file is not a folder"):

@@ -60,7 +60,7 @@ def test_where_nothing_is_wrong_that_is_said_plainly() -> None:
     seen = served(2, 5, 3).seen()
     assert tell(seen, diagnose(seen)) == [
         "Seen: 3 steps (1 to 3) in 0.00 s, 2 requests, 6 tokens emitted.",
-        "Nothing is wrong: no time was lost for a reason that is known here.",
+        "Nothing found: no time was lost for a known reason.",
         "Where the requests' time went: decode 65%, prefill 35%.",
     ]
 
@@ -123,8 +123,8 @@ def test_a_log_is_read_without_a_server(tmp_path: Path, capsys: pytest.CaptureFi
     ("words", "message"),
     [
         (["--last", "soon"], "--last: 'soon' is not a number of seconds"),
-        (["--last", "0"], "--last: needs more than 0 and less than 1e9 seconds, got 0"),
-        (["--last", "nan"], "--last: needs more than 0"),
+        (["--last", "0"], "--last: must be more than 0 and less than 1e9 seconds, got 0"),
+        (["--last", "nan"], "--last: must be more than 0"),
         (["--log", __file__], "it is not an event log of Headway"),
         (["--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9"),
     ],

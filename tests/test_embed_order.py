@@ -82,3 +82,25 @@ def test_nothing_waits_for_others_to_come_when_the_device_is_idle() -> None:
     world.embed("alone", 6)
     event = world.step()
     assert [member.id for member in event.members] == ["alone"] and event.at == 0
+
+
+def test_a_document_of_many_windows_leaves_those_who_come_after_it_every_other_step() -> None:
+    world = MixedWorld(budget=4, seats=3, bypass=2, names=("embed",))
+    world.embed("long", *[4] * 12)
+    steps = []
+    for i in range(8):
+        if i:
+            world.embed(f"short{i}", 3)
+        steps.append([member.id for member in world.step().members])
+    assert steps == [["long"], ["short1"], ["long"], ["short2"], ["long"], ["short3"], ["long"], ["short4"]]
+    world.run()
+    assert world.answers == {id: world.right(id) for id in world.asked}
+
+
+def test_what_those_who_wait_leave_of_a_step_the_document_has_too() -> None:
+    world = MixedWorld(budget=6, seats=3, bypass=2, names=("embed",))
+    world.embed("long", *[2] * 9)
+    world.step()
+    world.embed("short", 1)
+    event = world.step()
+    assert [(member.id, member.index) for member in event.members] == [("short", 0), ("long", 3), ("long", 4)]

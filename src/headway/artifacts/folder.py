@@ -24,11 +24,11 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
 
 
-def load(name: str, place: Location) -> ModelFiles:
+def load(name: str, location: Location) -> ModelFiles:
     """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
     a missing file, ArtifactError for a damaged one."""
-    folder = place.path
-    config = required(folder / "config.json") if place.config is None else place.config
+    folder = location.path
+    config = required(folder / "config.json") if location.config is None else location.config
     if "quantization_config" in config:
         raise UnsupportedModel(name, "quantised weights (quantization_config in config.json)")
     if not (folder / "tokenizer.json").is_file():
@@ -37,7 +37,7 @@ def load(name: str, place: Location) -> ModelFiles:
             "convert them with the transformers library"
         )
     tokenizer_config = optional(folder / "tokenizer_config.json")
-    around = place.modules or modules.read(name, folder, config, tokenizer_config)
+    around = location.modules or modules.read(name, folder, config, tokenizer_config)
     shards, tensors = _weights(name, folder, around)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = _special(tokenizer_config, optional(folder / "special_tokens_map.json"))
@@ -47,7 +47,7 @@ def load(name: str, place: Location) -> ModelFiles:
         check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
         name=name,
-        revision=revision.of_identity(place.identity) if place.identity else revision.of_files(shards),
+        revision=revision.of_identity(location.identity) if location.identity else revision.of_files(shards),
         config=config,
         tensors=tensors,
         weights_bytes=sum(shard.stat().st_size for shard in shards),
@@ -57,7 +57,7 @@ def load(name: str, place: Location) -> ModelFiles:
         add_bos=bos_id is not None and _adds_bos(tokenizer, tokenizer_config, bos_id),
         eos_ids=eos_ids,
         special=special,
-        source=place.source or str(folder),
+        source=location.source or str(folder),
         modules=around,
     )
 

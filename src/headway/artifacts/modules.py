@@ -35,6 +35,7 @@ _NAMED_POOLING: dict[str, PoolingMode] = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
+_VECTOR = "sentence_embedding"
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid")
 _TRANSFORMERS = ("sentence_bert", "sentence_roberta", "sentence_xlm-roberta", "sentence_mpnet")
 
@@ -130,6 +131,9 @@ def _dense(name: str, path: str, config: dict[str, Any]) -> DenseStage:
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
     if activation not in _ACTIVATIONS:
         raise UnsupportedModel(name, f"the activation {activation!r} of {path}")
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key, _VECTOR) != _VECTOR:
+            raise UnsupportedModel(name, f"a product on {config[key]!r} ({key} of {path})")
     sizes = [config.get("in_features"), config.get("out_features")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         raise ArtifactError(f"{name}: {path} says {sizes[0]!r} values in and {sizes[1]!r} out")

@@ -41,16 +41,16 @@ def run(args: argparse.Namespace) -> int:
     options, _ = read_options(ClientOptions, args)
     last_s = _last(args.last)
     if args.log is not None:
-        seen = look(LogFile.open(Path(args.log)).events, last_s)
+        observed = look(LogFile.open(Path(args.log)).events, last_s)
     else:
         held = held_events(options)
-        seen = look(lambda: held, last_s, loaded(options), machine(options.url))
-    findings = diagnose(seen)
+        observed = look(lambda: held, last_s, loaded(options), machine(options.url))
+    findings = diagnose(observed)
     if args.json:
-        print(json.dumps(view(seen, findings), indent=2))
+        print(json.dumps(view(observed, findings), indent=2))
         return 0
     console = make_console()
-    for sentence in tell(seen, findings):
+    for sentence in tell(observed, findings):
         console.print(sentence, soft_wrap=True, markup=False)
     return 0
 
@@ -68,11 +68,11 @@ def look(
     machine: Machine | None = None,
 ) -> Observations:
     """Fold what `events` gives (twice, where only the last `last_s` seconds of it count)."""
-    seen = Observations(loaded=loaded, machine=machine)
+    observed = Observations(loaded=loaded, machine=machine)
     if last_s is not None:
         last_at = max((event.at for event in events() if not isinstance(event, Loaded)), default=0)
-        seen.since_ns = last_at - round(last_s * 1e9)
-    return seen.fold_all(events())
+        observed.since_ns = last_at - round(last_s * 1e9)
+    return observed.fold_all(events())
 
 
 def loaded(options: ClientOptions) -> Loaded | None:

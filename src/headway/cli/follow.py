@@ -75,7 +75,7 @@ def _cancel(text: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """One model, loaded once: what it is, and the process's memory before and after, in bytes."""
 
     executor: Any
@@ -144,7 +144,7 @@ def _blocks(memory: Memory | None, pair: Any) -> Memory:
     return Memory(blocks=pair.tight_blocks()) if memory is None or memory.auto else memory
 
 
-def _load(files: Any, environment: Environment, weights: str, memory: Memory) -> Loaded:
+def _load(files: Any, environment: Environment, weights: str, memory: Memory) -> LoadedModel:
     import psutil
 
     from headway.artifacts.cache import Cache
@@ -163,14 +163,14 @@ def _load(files: Any, environment: Environment, weights: str, memory: Memory) ->
             weights=weights,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    return Loaded(executor, files, before, process.memory_info().rss)
+    return LoadedModel(executor, files, before, process.memory_info().rss)
 
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
-def _introduce(console: Console, loaded: Loaded, pair: Any, blocks: int) -> None:
+def _introduce(console: Console, loaded: LoadedModel, pair: Any, blocks: int) -> None:
     facts = loaded.executor.facts
     console.print(f"[bold]One model, loaded once[/bold]: {facts.name}, {_mib(facts.weights_bytes)} of weights in "
                   f"{facts.weights_format}. This process held {_mib(loaded.before)} before and {_mib(loaded.after)} "
@@ -185,7 +185,7 @@ def _introduce(console: Console, loaded: Loaded, pair: Any, blocks: int) -> None
     console.print(f"\n[bold]What happens[/bold] (a step evaluates at most {pair.options.step_tokens} positions)")
 
 
-def _conclude(console: Console, pair: Any, loaded: Loaded, answers: dict[str, list[int]], decode: Any) -> None:
+def _conclude(console: Console, pair: Any, loaded: LoadedModel, answers: dict[str, list[int]], decode: Any) -> None:
     from headway.story.tell.narration import strip_chart
 
     console.print("\n[bold]What they said[/bold]")
@@ -203,7 +203,7 @@ def _conclude(console: Console, pair: Any, loaded: Loaded, answers: dict[str, li
         console.print("  " + line, soft_wrap=True, markup=False)
 
 
-def _as_json(pair: Any, loaded: Loaded, answers: dict[str, list[int]], decode: Any) -> dict[str, Any]:
+def _as_json(pair: Any, loaded: LoadedModel, answers: dict[str, list[int]], decode: Any) -> dict[str, Any]:
     facts = loaded.executor.facts
     return {
         "model": facts.name,

@@ -16,7 +16,7 @@ from headway.cli.console import make_console
 from headway.core.config import Environment, yielding_threads
 from headway.core.errors import ConfigError
 from headway.lessons.course import LESSONS, lesson
-from headway.lessons.lesson import Answer, Asked, Lesson, Measured, Question, Table
+from headway.lessons.lesson import Answer, ClosingQuestion, Lesson, Measured, Question, Table
 from headway.lessons.model import Model
 from headway.lessons.pages import MODELLED, check_pages, columns, shown, words, write_pages
 from headway.lessons.questions import questions
@@ -107,10 +107,10 @@ class Teller:
             self._say("", f"[dim]{whose}[/dim]")
             self.console.print(_grid(found.observed))
         self._verdict(lesson.question, found.answer, prediction)
-        self._plain("", *found.why, "", "Where it is written:")
+        self._plain("", *found.why, "", "In the code:")
         self._plain(*(f"  src/headway/{code.file}  {code.function}" for code in lesson.code), "")
 
-    def close(self, number: int, asked: Asked) -> Answer | None:
+    def close(self, number: int, asked: ClosingQuestion) -> Answer | None:
         """One of the closing questions, with its answer. Returns the prediction."""
         self._say(f"[bold]Question {number}[/bold]")
         self._pose(asked.question)
@@ -140,7 +140,7 @@ class Teller:
     def _verdict(self, question: Question, answer: Answer, prediction: Answer | None) -> None:
         self._plain("", f"Measured: {question.words(answer)}.")
         if prediction is not None:
-            right = "right" if prediction == answer else "not so"
+            right = "right" if prediction == answer else "wrong"
             self._plain(f"You predicted: {question.words(prediction)}: {right}.")
 
     def _say(self, *lines: str) -> None:
@@ -199,11 +199,13 @@ def _lesson_view(lesson: Lesson, found: Measured, prediction: Answer | None) -> 
     }
 
 
-def _question_view(asked: Asked, prediction: Answer | None) -> dict[str, Any]:
+def _question_view(asked: ClosingQuestion, prediction: Answer | None) -> dict[str, Any]:
     return {**_question(asked.question, prediction, asked.answer), "why": asked.why}
 
 
-def _write(console: Console, folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[Asked]) -> None:
+def _write(
+    console: Console, folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[ClosingQuestion]
+) -> None:
     from headway.bench.machine import machine
 
     told = machine()

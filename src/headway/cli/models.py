@@ -69,10 +69,10 @@ def aliases(environment: Environment) -> list[dict[str, Any]]:
 def clean(environment: Environment) -> dict[str, Any]:
     """Remove converted weights that are in nobody's use. Returns what went and what stayed, in bytes."""
     from headway.artifacts.cache import Cache
-    from headway.artifacts.converted import Converted
+    from headway.artifacts.converted import ConvertedWeights
 
     folder = Cache.at(environment.cache).converted
-    cleaned = Converted(folder).clean()
+    cleaned = ConvertedWeights(folder).clean()
     sides = {"removed": cleaned.removed, "kept": cleaned.kept}
     return {
         "folder": str(folder),

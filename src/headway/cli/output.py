@@ -16,7 +16,7 @@ def check_output(option: str, path: Path) -> None:
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder; give a file")
     if not path.parent.is_dir():
-        raise ConfigError(option, f"{path} cannot be written: the folder {path.parent} does not exist")
+        raise ConfigError(option, f"{path} cannot be written: {path.parent} is not an existing folder")
     if path.exists():
         if not os.access(path, os.W_OK):
             raise ConfigError(option, f"{path} cannot be written: permission denied")

@@ -55,19 +55,23 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
 
 def curl(model: ReadyModel, url: str, *, keyed: bool) -> str:
     """A line to copy; a server with a key (`keyed`) takes it from the shell's HEADWAY_API_KEY."""
-    path, body = _EXAMPLES[model.facts.pattern]
+    path, body = _EXAMPLES[model.facts.output]
     key = ' -H "authorization: Bearer $HEADWAY_API_KEY"' if keyed else ""
     data = json.dumps({"model": model.name} | body)
     return f"curl {url}{path}{key} -H 'content-type: application/json' -d '{data}'"
 
 
-#: By pattern: where a request goes, and what it says.
+#: By what comes out: where a request goes, and what it says.
 _EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
-    "text": (
+    "tokens": (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0},
     ),
-    "embed": ("/v1/embeddings", {"input": "The capital of France is Paris."}),
+    "vector": ("/v1/embeddings", {"input": "The capital of France is Paris."}),
+    "score": (
+        "/v1/rerank",
+        {"query": "What is the capital of France?", "documents": ["Paris is its capital.", "It rained all day."]},
+    ),
 }
 
 

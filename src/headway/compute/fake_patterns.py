@@ -14,7 +14,7 @@ from math import hypot
 from typing import Literal
 
 from headway.compute.executor import ModelFacts
-from headway.compute.fake import free_of_charge
+from headway.compute.fake import no_cost
 from headway.core.clock import ModelledClock
 from headway.core.errors import InvariantError
 from headway.core.plan import (
@@ -62,7 +62,7 @@ class FakeEncoder:
         output: Literal["vector", "score"] = "vector",
         normalized: bool = False,
         clock: ModelledClock | None = None,
-        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+        cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
         graph = ("encode ×1", "score ×1") if output == "score" else ("encode ×1", "pool ×1")
         self.facts = replace(
@@ -98,7 +98,7 @@ class FakeDiffusion:
         *,
         name: str = "fake-diffusion",
         clock: ModelledClock | None = None,
-        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+        cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
         self.facts = _facts(name, "image", 77)
         self._latents: dict[int, tuple[int, bytes]] = {}  # by slot: updates done, and the latent

@@ -177,6 +177,7 @@ class Engine:
         planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
         planner.running()
         planner.admissions()
+        planner.rest()
         if not planner.entries:
             queues = model.queues
             raise StalledError(
@@ -190,7 +191,7 @@ class Engine:
         self._flight = _Flight(model, plan, planner.entries, at)
         for request in self._flight.requests():
             request.in_flight += 1
-        self._fail_the_faulty(self._flight)
+        self._fail_at_dead_ends(self._flight)
         return plan
 
     def commit(self, result: StepResult) -> list[AnyEmission]:
@@ -301,7 +302,7 @@ class Engine:
             self._release(model, request)
         return model
 
-    def _fail_the_faulty(self, flight: _Flight) -> None:
+    def _fail_at_dead_ends(self, flight: _Flight) -> None:
         """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
         for request in flight.requests():
             fault = flight.model.pattern.fault(request)

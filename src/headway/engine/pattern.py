@@ -137,6 +137,12 @@ class Pattern(Protocol[NewT_contra]):
         ...
 
     @property
+    def yields(self) -> bool:
+        """Whether a running request stands back, every other step, for those who wait: it holds no space that would
+        be free the sooner, and it may have many steps to go."""
+        ...
+
+    @property
     def paced(self) -> bool:
         """Whether a caller waits for what each step of a running request brings, as for the next token."""
         ...

@@ -41,9 +41,9 @@ class EngineOptions:
 
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
-    what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy.
-    `answers` are the lengths of its latest answers. With `size` (what all of a request costs) smaller requests go
-    first, within --max-bypass."""
+    what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. `moved`
+    are the arrivals of those who were in its last step, `answers` the lengths of its latest answers. With `size` (what
+    all of a request costs) smaller requests go first, within --max-bypass."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
+        self.moved: frozenset[int] = frozenset()
         self.stopped_at: int | None = None
         self.answers = AnswerLengths()
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from shlex import quote
@@ -170,18 +170,31 @@ class Front:
 
     def submit(
         self,
-        new: TextRequest | EmbedRequest,
+        news: Sequence[TextRequest | EmbedRequest],
         received_at: int,
         claim: Claim | None = None,
         queue: asyncio.Queue[Arriving] | None = None,
+    ) -> list[Inbox]:
+        """Send the requests of one exchange to the replica, in one message; their positions are split off from the
+        exchange's `claim`. What comes of them goes to `queue`. Raises DuplicateRequest, with nothing sent, for an id
+        that is alive; it is until the last byte of its answer was handed over."""
+        for new in news:
+            if new.id in self.story.live:
+                raise DuplicateRequest(new.id)
+        queue = queue or asyncio.Queue()
+        inboxes = [self._open(new, received_at, claim or Claim(self.quota, 0), queue) for new in news]
+        if len(self._inboxes) == len(news):
+            self._moved_at = time.monotonic()
+        first, *others = news
+        self.link.say(Submit(first, tuple(others)))
+        return inboxes
+
+    def _open(
+        self, new: TextRequest | EmbedRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving]
     ) -> Inbox:
-        """Send a request to the replica; its prompt's positions are split off from its exchange's `claim`. What comes
-        of it goes to `queue`, which the requests of one exchange share. Raises
-        DuplicateRequest for an id that is alive; it is until the last byte of its answer was handed over."""
-        if new.id in self.story.live:
-            raise DuplicateRequest(new.id)
-        inbox = self._inboxes[new.id] = Inbox(queue or asyncio.Queue())
-        inbox.claim = (claim or Claim(self.quota, 0)).split(new.positions)
+        """A request's inbox, and the beginning of its story."""
+        inbox = self._inboxes[new.id] = Inbox(queue)
+        inbox.claim = claim.split(new.positions)
         if self.limits.max_seconds is not None:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
@@ -192,9 +205,6 @@ class Front:
             texts = (new.prompt,) if isinstance(new, TextRequest) else (each.tokens for each in new.inputs)
             text = "\n".join(model.tokenizer.decode(each, skip_special=False) for each in texts)
             self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
-        if len(self._inboxes) == 1:
-            self._moved_at = time.monotonic()
-        self.link.say(Submit(new))
         return inbox
 
     def refuse(self, request_id: str, received_at: int, model: str, verdict: Never) -> None:

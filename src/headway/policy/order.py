@@ -25,7 +25,7 @@ def priority(request: Request) -> tuple[int, ...]:
 def deadline(request: Request) -> tuple[int, ...]:
     """The earliest deadline first (EDF, Liu and Layland 1973), those without one last; among equals, first come,
     first served."""
-    never_due = request.deadline_at is None
+    never_due = int(request.deadline_at is None)  # events hold numbers
     return (never_due, request.deadline_at or 0, request.arrival)
 
 

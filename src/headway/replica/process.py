@@ -94,16 +94,9 @@ class Replica:
 
     def _obey(self, message: Submit | Cancel | Stop) -> None:
         match message:
-            case Submit(request=new):
-                try:
-                    self._refuse_other_pattern(new)
-                    request = self.engine.add(new)
-                    if isinstance(new, TextRequest) and new.grammar is not None and request.stage is Stage.WAITING:
-                        self._compile(new, request.model)
-                except InvalidRequest as error:
-                    self._say(Rejected(new.id, error.field, str(error)))
-                except DuplicateRequest as error:
-                    self._say(Rejected(new.id, "id", str(error)))
+            case Submit(request=new, others=others):
+                for each in (new, *others):
+                    self._add(each)
             case Cancel(id=request_id, by=by):
                 for grammars in self._grammars():
                     grammars.drop(request_id)
@@ -113,6 +106,17 @@ class Replica:
                     return  # it ended while the message was on its way
             case Stop():
                 self._stopped = True
+
+    def _add(self, new: NewRequest) -> None:
+        try:
+            self._refuse_other_pattern(new)
+            request = self.engine.add(new)
+            if isinstance(new, TextRequest) and new.grammar is not None and request.stage is Stage.WAITING:
+                self._compile(new, request.model)
+        except InvalidRequest as error:
+            self._say(Rejected(new.id, error.field, str(error)))
+        except DuplicateRequest as error:
+            self._say(Rejected(new.id, "id", str(error)))
 
     def _refuse_other_pattern(self, new: NewRequest) -> None:
         model = self.models.get(new.model)

@@ -46,6 +46,15 @@ class Frame:
     def around_pair(self) -> int:
         return len(self.before) + len(self.between) + len(self.after_second)
 
+    def surrounds(self, ids: Sequence[int]) -> bool:
+        """Whether these are the tokens of a text within its special tokens."""
+        begins, ends = tuple(ids[: len(self.before)]), tuple(ids[len(ids) - len(self.after) :])
+        return len(ids) >= self.around and begins == self.before and ends == self.after
+
+    def within(self, ids: Sequence[int]) -> list[int]:
+        """The text's own tokens of ids that it surrounds."""
+        return list(ids[len(self.before) : len(ids) - len(self.after)])
+
     def single(self, text: Sequence[int]) -> tuple[int, ...]:
         return (*self.before, *text, *self.after)
 

@@ -41,9 +41,12 @@ class Evaluation(Following):
         self._size = model.ready.facts.vector
         self._cuts = {new.id: cut for new, cut in zip(news, cuts, strict=True)}
         self._values: dict[str, list[bytes]] = {new.id: [b""] * len(new.inputs) for new in news}
-        for place, new in enumerate(news):
-            longest = max(each.cost for each in new.inputs)
-            self.submit(new, Wanted(longest, None, prompt_field=field, place=place if len(news) > 1 else None))
+        longest = [max(each.cost for each in new.inputs) for new in news]
+        places = range(len(news)) if len(news) > 1 else (None,)
+        self.submit(
+            news,
+            [Wanted(most, None, prompt_field=field, place=i) for most, i in zip(longest, places, strict=True)],
+        )
 
     def take(self, item: Arriving) -> None:
         assert isinstance(item, Embedded), "an encoder sends vectors"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from starlette.types import Receive
@@ -35,12 +35,14 @@ class Following:
         self._inboxes: dict[str, Inbox] = {}
         self._wanted: dict[str, Wanted] = {}
 
-    def submit(self, new: TextRequest | EmbedRequest, wanted: Wanted) -> Inbox:
-        """`wanted` says in which fields of the body it asked for what. Raises DuplicateRequest."""
-        inbox = self._front.submit(new, self._exchange.received_at, self._exchange.claim, self._queue)
-        self._exchange.served.append(new.id)
-        self._inboxes[new.id], self._wanted[new.id] = inbox, wanted
-        return inbox
+    def submit(self, news: Sequence[TextRequest | EmbedRequest], wanted: Sequence[Wanted]) -> list[Inbox]:
+        """`wanted` says in which fields of the body each asked for what. Raises DuplicateRequest."""
+        exchange = self._exchange
+        inboxes = self._front.submit(news, exchange.received_at, exchange.claim, self._queue)
+        for new, each, inbox in zip(news, wanted, inboxes, strict=True):
+            exchange.served.append(new.id)
+            self._inboxes[new.id], self._wanted[new.id] = inbox, each
+        return inboxes
 
     @property
     def records(self) -> list[Record]:

@@ -63,8 +63,7 @@ class Answer(Following):
         self._answer_texts = model.answer_texts
         self._shape = shape
         self._parts: dict[str, Part] = {}
-        for new, echo, each in zip(news, echoes, wanted, strict=True):
-            inbox = self.submit(new, each)
+        for new, echo, inbox in zip(news, echoes, self.submit(news, wanted), strict=True):
             part = Part(new, sum(part.new.n for part in self._parts.values()), inbox, echo)
             if new.prompt_logprobs is not None:
                 part.scores.append((new.prompt[0], None))

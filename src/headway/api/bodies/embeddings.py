@@ -10,7 +10,7 @@ from headway.api.bodies.fields import read_fields
 from headway.api.bodies.known import ENCODERS
 from headway.core.errors import InvalidRequest
 
-#: A text, or token ids that are evaluated as they are: with the special tokens that the model wants around a text.
+#: A text, or token ids: of the model's own tokenizer, with the special tokens that it wants around a text.
 Given: TypeAlias = str | list[int]
 #: What becomes of an input that is longer than the model takes.
 LongInput: TypeAlias = Literal["error", "truncate", "split", "late"]

@@ -140,22 +140,25 @@ def embedding_inputs(
         raise InvalidRequest("input", "a prompt goes before texts, and input has token ids; leave the prompt out")
     texts = [prompt + each for each in given if isinstance(each, str)]
     encoded = iter(_encode(model, texts))
-    inputs = [
-        _Input(next(encoded), model.frame if body.add_special_tokens else _UNFRAMED)
-        if isinstance(each, str)
-        else _Input(each, _UNFRAMED)
-        for each in given
-    ]
-    for name, each in zip(names, inputs, strict=True):
-        each.check(name, vocab)
+    frame = model.frame if body.add_special_tokens else _UNFRAMED
+    inputs: list[_Input] = []
+    for name, each in zip(names, given, strict=True):
+        if isinstance(each, str):
+            inputs.append(_Input(next(encoded), frame))
+            continue
+        _check_ids(name, each, frame, vocab)
+        inputs.append(_Input(frame.within(each), frame))
+    for name, one in zip(names, inputs, strict=True):
+        if not one.positions:
+            raise InvalidRequest("input", f"{name} has no tokens; at least one is needed")
     if body.treatment == "late":
         return _late(body, inputs, names, limit)
     opening = _encode(model, [prompt])[0] if prompt and body.treatment == "split" else []
     cuts: list[Cut] = []
-    for name, each in zip(names, inputs, strict=True):
-        cut = _cut(body, each, limit, opening)
+    for name, one in zip(names, inputs, strict=True):
+        cut = _cut(body, one, limit, opening)
         if cut is None:
-            return Overlong(name, each.positions, "input", _instead(model))
+            return Overlong(name, one.positions, "input", _instead(model))
         cuts.append(cut)
     return cuts
 
@@ -171,16 +174,20 @@ class _Input:
     def positions(self) -> int:
         return len(self.tokens) + self.frame.around
 
-    def check(self, name: str, vocab: int) -> None:
-        if not self.positions:
-            raise InvalidRequest("input", f"{name} has no tokens; at least one is needed")
-        if self.tokens and not 0 <= min(self.tokens) <= max(self.tokens) < vocab:
-            message = (
-                f"token ids must be from 0 to {vocab - 1}, of this model's own tokenizer; {name} has "
-                f"{min(self.tokens)} to {max(self.tokens)}. LangChain's OpenAIEmbeddings sends those of OpenAI's "
-                "tokenizer, unless check_embedding_ctx_length is False"
-            )
-            raise InvalidRequest("input", message)
+
+def _check_ids(name: str, ids: list[int], frame: Frame, vocab: int) -> None:
+    """Ids of another tokenizer would be evaluated as well, to a vector that means nothing."""
+    langchain = (
+        "LangChain's OpenAIEmbeddings sends ids of OpenAI's tokenizer, unless check_embedding_ctx_length is False"
+    )
+    if not 0 <= min(ids) <= max(ids) < vocab:
+        own = f"token ids must be from 0 to {vocab - 1}, of this model's own tokenizer"
+        raise InvalidRequest("input", f"{own}; {name} has {min(ids)} to {max(ids)}. {langchain}")
+    if not frame.surrounds(ids):
+        wanted = f"{list(frame.before)} … {list(frame.after)}"
+        what = f"{name} has token ids without the special tokens that this model wants around a text, {wanted}"
+        unless = "To have them evaluated as they are, send add_special_tokens: false"
+        raise InvalidRequest("input", f"{what}. {langchain}. {unless}")
 
 
 def _cut(body: EmbeddingsBody, each: _Input, limit: int, opening: list[int]) -> Cut | None:

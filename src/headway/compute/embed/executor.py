@@ -11,6 +11,7 @@ import torch
 
 from headway.artifacts.files import ModelFiles, Modules
 from headway.compute.embed.pooling import Scores, Vectors, check_stages
+from headway.compute.embed.smoothing import smoothed
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
@@ -21,7 +22,7 @@ from headway.compute.models.encoder_spec import EncoderSpec
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
 
-FORMATS = ("fp32", "bf16")
+FORMATS = ("fp32", "bf16", "int8")
 
 
 def choose_weights(weights: str) -> str:
@@ -29,7 +30,7 @@ def choose_weights(weights: str) -> str:
     if weights == "auto":
         return "fp32"
     if weights not in FORMATS:
-        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {' or '.join(FORMATS)}")
+        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {', '.join(FORMATS)}")
     return weights
 
 
@@ -79,6 +80,8 @@ class EncoderExecutor:
         with torch.inference_mode():
             weights = choose_weights(weights)
             tensors = load_tensors(spec, files)
+            if weights == "int8":
+                tensors = smoothed(spec, tensors)
             products = Products(probe_kernel(weights), matrices(spec, tensors))
             encoder = Encoder(spec, tensors, products)
             stages = (

@@ -9,7 +9,7 @@ import psutil
 import torch
 import torch.nn.functional as F
 
-from headway.artifacts.converted import Held
+from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
@@ -71,7 +71,7 @@ class TextExecutor:
         rows: Callable[[int], int],
         query_rows: QueryRows,
         max_step_positions: int,
-        held: tuple[Held, ...],
+        held: tuple[HeldFile, ...],
     ) -> None:
         """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's
         files in the cache."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from headway.artifacts.converted import Converted, Held
+from headway.artifacts.converted import ConvertedWeights, HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.finite import count_not_finite, rows_not_finite
 from headway.compute.models.spec import DecoderSpec
@@ -50,7 +50,7 @@ class Weights:
 
     tensors: dict[str, torch.Tensor]
     bytes: int
-    held: tuple[Held, ...]
+    held: tuple[HeldFile, ...]
 
 
 def load_tensors(
@@ -60,7 +60,7 @@ def load_tensors(
     its bytes. Raises UnsupportedModel for a tensor that the decoder has no place for, ArtifactError for one that is
     missing, has another shape, or holds a value that is not finite, ConfigError for one that the format cannot hold.
     """
-    kept, expected = Converted(cache), parts(spec)
+    kept, expected = ConvertedWeights(cache), parts(spec)
     digest = kept.digest(files.revision, files.tensors.digest)
     decides = repr((digest, weights, LAYOUT, spec.tied, sorted((name, astuple(p)) for name, p in expected.items())))
     key = f"{weights}-{blake2b(decides.encode(), digest_size=12).hexdigest()}"

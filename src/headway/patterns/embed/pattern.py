@@ -41,6 +41,7 @@ class EmbedPattern:
     cut: each of its positions is evaluated with a view of all others."""
 
     cost_unit: Unit = "positions"
+    yields = True
     paced = False
 
     def __init__(self, executor: Executor) -> None:

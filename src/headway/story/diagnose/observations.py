@@ -20,7 +20,7 @@ MOST_GAPS = 200_000
 
 
 @dataclass(slots=True)
-class StepSeen:
+class ObservedStep:
     """One step. `prefill` are positions by request; `context` all positions that its members had at its end; `waits`
     one verdict of each rule that somebody waits by, `stalled` how many running requests wait; `host_gap_ns` the time
     between the commit before it and its start, None when there was no work in between."""
@@ -73,7 +73,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class RequestSeen:
+class ObservedRequest:
     """What a record does not hold: moments, and how many steps its prompt took. `queue_ns` is how long it lay between
     front and replica while no step ran that it had to await."""
 
@@ -104,9 +104,9 @@ class Observations:
     machine: Machine | None = None
     since_ns: int = -(1 << 62)
     story: Story = field(default_factory=lambda: Story(remembered=1 << 20, delivers=True))
-    steps: list[StepSeen] = field(default_factory=list)
+    steps: list[ObservedStep] = field(default_factory=list)
     gaps: deque[Gap] = field(default_factory=lambda: deque(maxlen=MOST_GAPS))
-    requests: dict[str, RequestSeen] = field(default_factory=dict)
+    requests: dict[str, ObservedRequest] = field(default_factory=dict)
     preemptions: list[ev.Preempted] = field(default_factory=list)
     pauses: list[ev.DraftsPaused] = field(default_factory=list)
     turned_away: Counter[str] = field(default_factory=Counter)
@@ -148,7 +148,7 @@ class Observations:
     # -- numbers that several findings need ------------------------------------------------------------------
 
     @property
-    def done(self) -> list[StepSeen]:
+    def done(self) -> list[ObservedStep]:
         """The steps whose result is in."""
         return [step for step in self.steps if step.ended_at is not None]
 
@@ -173,7 +173,7 @@ class Observations:
             case ev.TurnedAway():
                 self.turned_away.update(event.counts)
             case ev.Received():
-                self.requests[event.id] = RequestSeen(event.id, event.at, event.sent_at)
+                self.requests[event.id] = ObservedRequest(event.id, event.at, event.sent_at)
             case ev.Arrived():
                 self._arrived(event)
             case ev.Preempted():
@@ -181,8 +181,8 @@ class Observations:
             case ev.DraftsPaused():
                 self.pauses.append(event)
             case ev.Finished() | ev.Cancelled() | ev.Failed() | ev.Refused():
-                seen = self.requests.setdefault(event.id, RequestSeen(event.id, event.at))
-                seen.ended_at = event.at
+                ended = self.requests.setdefault(event.id, ObservedRequest(event.id, event.at))
+                ended.ended_at = event.at
             case ev.Delivered():
                 if (known := self.requests.get(event.id)) is not None:
                     known.delivered_at = event.at
@@ -190,7 +190,7 @@ class Observations:
     def _arrived(self, event: ev.Arrived) -> None:
         known = self.requests.get(event.id)
         if known is None or known.ended_at is not None:
-            known = self.requests[event.id] = RequestSeen(event.id, event.at)
+            known = self.requests[event.id] = ObservedRequest(event.id, event.at)
         known.arrived = event
         if known.sent_at is not None:
             running = self.steps[-1] if self.steps and self.steps[-1].ended_at is None else None
@@ -211,7 +211,7 @@ class Observations:
                 known.chunks += 1
         running = {id for id in event.waits if self._stage(id) is Stage.RUNNING}
         self.steps.append(
-            StepSeen(
+            ObservedStep(
                 step=event.step,
                 at=event.at,
                 budget=event.budget,

@@ -36,7 +36,7 @@ class Story:
         self._delivers = delivers
         self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
         self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
-        self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
+        self._in_flight: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.Loaded: self._loaded, ev.TurnedAway: self._turned_away,
             ev.Received: self._received, ev.Prompted: self._prompted, ev.Arrived: self._arrived,
@@ -179,17 +179,17 @@ class Story:
             if (record := self.live.get(member.id)) and record.parts:
                 record.parts[member.index].step = event.step
             moved[member.id] = max(doing, _PRECEDENCE.index(member.doing)), positions + member.positions
-        self._flying = {}
+        self._in_flight = {}
         for request_id, (doing, positions) in moved.items():
             if record := self.live.get(request_id):
-                self._flying[request_id] = record
+                self._in_flight[request_id] = record
                 self._judge(record, Go(positions), event.at)
                 record.turn_to(_PRECEDENCE[doing], event.at)
 
     def _committed(self, event: ev.Committed) -> None:
         self.models[event.model] = event.levels
         for outcome in event.outcomes:
-            record = self._flying.get(outcome.id)
+            record = self._in_flight.get(outcome.id)
             if record is None:
                 continue
             sequence = record.sequences[outcome.index]
@@ -206,10 +206,10 @@ class Story:
             if outcome.emitted:
                 sequence.last_token_at = event.at
         for move in event.moves:
-            if record := self._flying.get(move.id):
+            if record := self._in_flight.get(move.id):
                 record.parts[move.index].done = move.done
         for fork in event.forks:
-            if record := self._flying.get(fork.id):
+            if record := self._in_flight.get(fork.id):
                 sequence = record.sequences[fork.index]
                 self._inherit(sequence, fork.positions, fork.resumed)
                 sequence.emitted += fork.emitted
@@ -218,10 +218,10 @@ class Story:
                     sequence.blocks = []
                 if fork.emitted:
                     sequence.last_token_at = event.at
-        for record in self._flying.values():
+        for record in self._in_flight.values():
             if record.ended:
                 _drop_blocks(record)
-        self._flying = {}
+        self._in_flight = {}
 
     def _drafts_paused(self, event: ev.DraftsPaused) -> None:
         if record := self.live.get(event.id):
@@ -240,7 +240,7 @@ class Story:
 
     def _failed(self, event: ev.Failed) -> None:
         if record := self.live.get(event.id):
-            self._flying.pop(event.id, None)  # its blocks are gone, also where no commit will follow
+            self._in_flight.pop(event.id, None)  # its blocks are gone, also where no commit will follow
             record.reason, record.message = event.reason, event.message
             if event.levels is not None:
                 self.models[record.model] = event.levels
@@ -276,7 +276,7 @@ class Story:
         record.stage = stage
         if stage is not Stage.REFUSED:
             record.verdict = None
-        if self._flying.get(record.id) is not record:
+        if self._in_flight.get(record.id) is not record:
             _drop_blocks(record)
         if self._delivers:
             record.turn_to("delivery", at)

@@ -61,8 +61,8 @@ class StepRecord:
         """For each request of the step: positions by what it did, all its sequences together."""
         batch: dict[str, dict[str, int]] = {}
         for member in self.members:
-            mine = batch.setdefault(member.id, {})
-            mine[member.doing] = mine.get(member.doing, 0) + member.positions
+            own = batch.setdefault(member.id, {})
+            own[member.doing] = own.get(member.doing, 0) + member.positions
         return batch
 
 

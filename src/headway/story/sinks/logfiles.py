@@ -27,7 +27,7 @@ _MOST_HEAD_BYTES = 1 << 16
 CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOT_REGULAR: dict[Callable[[int], bool], str] = {
     stat.S_ISDIR: "is a folder; give a file",
-    stat.S_ISLNK: "is a link; name the file itself",
+    stat.S_ISLNK: "is a link; give the file itself",
     stat.S_ISFIFO: "is a named pipe, not a regular file",
     stat.S_ISSOCK: "is a socket, not a regular file",
     stat.S_ISCHR: "is a device, not a regular file",
@@ -80,7 +80,7 @@ def refusal(path: Path) -> str | None:
     """Why no event log can be kept at `path`; None if one can: nothing is there, or an event log, or an empty file,
     which has nothing to lose. Nothing on disk is touched. Raises OSError if that cannot be found out."""
     if not os.path.lexists(path):
-        return None if path.parent.is_dir() else f"cannot be written: there is no folder {path.parent}"
+        return None if path.parent.is_dir() else f"cannot be written: {path.parent} is not an existing folder"
     if is_empty(path):
         return None
     return foreign(path) or _busy(path)

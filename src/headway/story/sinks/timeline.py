@@ -53,7 +53,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PlacedInterval:
     """One interval of a life, in its place."""
 
     name: str
@@ -125,7 +125,7 @@ class Timeline:
             if begin <= mark.at <= end:
                 drawing.mark(mark, ENGINE, STEPS_TRACK)
         for track, life in enumerate(shown, 1):
-            drawing.life(track, life.id, stretches(life, now), marks[id(life)])
+            drawing.life(track, life.id, placed_intervals(life, now), marks[id(life)])
         return drawing.finish()
 
     def _level(self, level: Level) -> None:
@@ -144,11 +144,11 @@ class Timeline:
         return standing + [level for level in self._levels if begin <= level.at <= end]
 
 
-def stretches(life: Record, now: int) -> list[Stretch]:
+def placed_intervals(life: Record, now: int) -> list[PlacedInterval]:
     """A life's intervals in their places: each begins where the one before it ends."""
     found, at = [], life.received_at
     for interval in life.life(now):
-        found.append(Stretch(interval.name, interval.on, interval.rule, at, at + interval.ns))
+        found.append(PlacedInterval(interval.name, interval.on, interval.rule, at, at + interval.ns))
         at += interval.ns
     return found
 
@@ -197,7 +197,7 @@ class _Drawing:
                     said[name] = value
                     self._add("C", name, "level", ENGINE, 0, level.at, args=value)
 
-    def life(self, track: int, id: str, life: Sequence[Stretch], marks: Sequence[Mark]) -> None:
+    def life(self, track: int, id: str, life: Sequence[PlacedInterval], marks: Sequence[Mark]) -> None:
         """A request's track: its intervals, what happened to it, a flow from each preemption to its resumption."""
         if track == 1:
             self._name("process_name", REQUESTS, "requests")
@@ -210,8 +210,8 @@ class _Drawing:
             self._slice(part.name, "interval", REQUESTS, track, part.begin, part.end, {"id": id, **awaited})
         for mark in marks:
             self.mark(mark, REQUESTS, track)
-        put_out = [mark.at for mark in marks if mark.name == "preempted"]
-        for at, next_at in pairwise([*put_out, _NEVER]):
+        preempted_at = [mark.at for mark in marks if mark.name == "preempted"]
+        for at, next_at in pairwise([*preempted_at, _NEVER]):
             self._flow(track, life, at, next_at)
 
     def mark(self, mark: Mark, pid: int, tid: int) -> None:
@@ -227,7 +227,7 @@ class _Drawing:
             "otherData": {"made_by": "headway timeline", "began_at_ns": str(self._origin)},
         }
 
-    def _flow(self, track: int, life: Sequence[Stretch], at: int, next_at: int) -> None:
+    def _flow(self, track: int, life: Sequence[PlacedInterval], at: int, next_at: int) -> None:
         """From the preemption at `at` to the first slice in which the request moves again; none where it never does,
         or is preempted again (at `next_at`) before."""
         waits = [place for place, part in enumerate(life) if part.name == "preempted" and part.end > at]

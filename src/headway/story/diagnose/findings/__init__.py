@@ -39,9 +39,9 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def worth(seen: Observations, cost_ns: float) -> bool:
+def worth(observed: Observations, cost_ns: float) -> bool:
     """Whether a cost matters beside all the time that steps held requests up."""
-    return cost_ns > 0 and cost_ns >= SHARE * seen.held_up_ns
+    return cost_ns > 0 and cost_ns >= SHARE * observed.held_up_ns
 
 
 def duration(ns: float) -> str:
