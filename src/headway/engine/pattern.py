@@ -239,6 +239,10 @@ class Pattern(Protocol[NewT_contra]):
         """Space that would be available if it left, and space that it shares with others, which would stay."""
         ...
 
+    def price(self, request: Request, short: int) -> int:
+        """What it would have to compute again if it lost its state, and `short` of its space were taken at once."""
+        ...
+
     def lose(self, request: Request) -> Lost:
         """Give up all state, to be computed again later. Changes state."""
         ...

@@ -182,12 +182,14 @@ class Planner:
         space = self._pattern.space
         while needed > space.free + space.reusable:
             victim = preempt.victim(self._queues.running, self._queues.order)
-            self._preempt(victim, by=request)
+            short = 0 if victim is request else needed - space.free - space.reusable
+            self._preempt(victim, by=request, short=short)
             if victim is request:
                 return False
         return True
 
-    def _preempt(self, victim: Request, by: Request) -> None:
+    def _preempt(self, victim: Request, by: Request, short: int) -> None:
+        price = self._pattern.price(victim, short)
         lost = self._pattern.lose(victim)
         self._queues.preempt(victim)
         self._emit(
@@ -199,6 +201,7 @@ class Planner:
                 lost=lost.units,
                 indexes=lost.indexes,
                 blocks=lost.space,
+                price=price,
             )
         )
 

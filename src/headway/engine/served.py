@@ -42,8 +42,8 @@ class EngineOptions:
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
     what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. `moved`
-    are the arrivals of those who were in its last step, `answers` the lengths of its latest answers. With `size` (what
-    all of a request costs) smaller requests go first, within --max-bypass."""
+    are the arrivals of those who were in its last step, `answers` the lengths of its latest answers. With `size`
+    (what all of a request costs) smaller requests go first, within --max-bypass."""
 
     def __init__(
         self,

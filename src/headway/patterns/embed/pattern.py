@@ -146,6 +146,10 @@ class EmbedPattern:
     def holding(self, request: Request) -> tuple[int, int]:
         return 0, 0
 
+    def price(self, request: Request, short: int) -> int:
+        """Its vectors have left already."""
+        return 0
+
     def lose(self, request: Request) -> Lost:
         """The vectors of its inputs have left already."""
         return Lost((), (), 0)

@@ -156,6 +156,10 @@ class ImagePattern:
         progress: ImageProgress = request.progress
         return (progress.grant.size if progress.grant else 0), 0
 
+    def price(self, request: Request, short: int) -> int:
+        progress: ImageProgress = request.progress
+        return progress.done
+
     def lose(self, request: Request) -> Lost:
         """All of it is gone: an update is fed back into the next one, and nothing else remembers it."""
         progress: ImageProgress = request.progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ from headway.patterns.text.needs import Quote
 from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy.admit import Outlook
+from headway.policy.preempt import Part, price
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 
@@ -171,6 +173,16 @@ class TextPattern:
                 held[block] = held.get(block, 0) + 1
         alone = sum(self.space.references(block) == own for block, own in held.items())
         return alone, len(held) - alone
+
+    def price(self, request: Request, short: int) -> int:
+        pool, sequences = self.space, _open(request)
+        own = Counter(block for sequence in sequences if sequence.state for block in sequence.state.blocks)
+        parts = [
+            Part(sequence.computed, pool.block_tokens, [pool.references(b) == own[b] for b in sequence.state.blocks])
+            for sequence in sequences
+            if sequence.state is not None
+        ]
+        return price(parts, short, kept=self.memory.prefix_cache)
 
     def lose(self, request: Request) -> Lost:
         sequences, before = _open(request), self.space.live
