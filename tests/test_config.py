@@ -153,7 +153,7 @@ def test_more_seats_than_step_tokens_cannot_work() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"policy": "deadline"}, {"policy": "fair"}, {"recovery": "auto"},
+    [{"recovery": "auto"},
      {"weights": "int8"}, {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
      {"disk_tier_bytes": Memory(bytes=1)}],
 )  # fmt: skip
@@ -208,7 +208,7 @@ def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: p
         read("--help")
     help = " ".join(capsys.readouterr().out.split())
     assert "--seats N maximum number of active sequences; vLLM's max_num_seqs (default 64)" in help
-    assert "(default fcfs) [not implemented yet: deadline, fair]" in help
+    assert "(default warn) [not implemented yet: auto]" in help
     assert "--disk-tier PATH folder for blocks offloaded from the pool [not implemented yet]" in help
     assert (
         "--event-log PATH file that every event is appended to; an existing event log is renamed to PATH.1 --" in help

@@ -349,7 +349,7 @@ def test_a_preempted_request_returns_to_its_old_place_in_the_queue():
     world.add("later", 7, max_tokens=2)
     world.step()
     assert preempted(world)[0][0] == "c"
-    assert [request.id for request in world.model.queues.waiting] == ["c", "later"]
+    assert [request.id for request in world.model.queues.waiting.upcoming()] == ["c", "later"]
     world.run()
     assert all(world.said[id, 0] == world.expected(id) for id in ("a", "b", "c", "later"))
 

@@ -19,7 +19,8 @@ from headway.core.events import Admitted, AnyEvent, Arrived, Forked, Member, Mov
 from headway.core.plan import StepPlan
 from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
-from headway.policy.admit import Outlook
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
 P = TypeVar("P")
@@ -182,6 +183,10 @@ class Pattern(Protocol[NewT_contra]):
     def admit(self, request: Request, quote: Any, at: int, step: int) -> Admitted:
         """Take exactly what was quoted, and what state is found with it. Returns the event. Changes state. Raises
         InvariantError when the quoted space is not there."""
+        ...
+
+    def least_work(self, request: Request, new: NewT_contra, answers: AnswerLengths) -> LeastWork:
+        """What is left of a request that came now at least, where `answers` tell how long others were."""
         ...
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:

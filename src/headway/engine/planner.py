@@ -79,11 +79,9 @@ class Planner:
 
     def admissions(self) -> None:
         """Judge the head of the queue, and behind a blocked head as far as `look_further` allows."""
-        queue = self._queues.waiting
         head: Request | None = None
-        place = behind = 0
-        while place < len(queue):
-            request = queue[place]
+        behind = 0
+        for request in self._queues.waiting.upcoming():
             if head is not None:
                 if not look_further(behind, head.overtaken, self._model.options.max_bypass):
                     break
@@ -98,9 +96,10 @@ class Planner:
                 continue
             self.waits[request.id] = verdict
             head = head or request
-            place += 1
             if verdict.rule == "budget":
                 break  # nobody behind may have what is left: it would never be enough for this one
+        if head is not None:
+            self._queues.waiting.block(head)
         self._head = head.id if head else None
 
     def rest(self) -> None:
@@ -136,7 +135,7 @@ class Planner:
     def _stands_back(self, request: Request) -> bool:
         """It moved in its model's last step, and others wait. So a document of many windows has every other step to
         itself at most, and those who wait the ones between; what they leave it has too."""
-        return self._pattern.yields and bool(self._queues.waiting) and request.arrival in self._model.moved
+        return self._pattern.yields and len(self._queues.waiting) > 0 and request.arrival in self._model.moved
 
     def _whole(self, request: Request, works: list[Work]) -> list[tuple[Request, Work]]:
         """Claim what a request's whole items spend, and the space that they lack, for as many of them as the step
@@ -211,7 +210,7 @@ class Planner:
         """Give the request its seats and its space, and its parts what the step has for them; the first has
         `grant`."""
         admitted = self._pattern.admit(request, quote, self._at, self._step)
-        self._queues.admit(request)
+        self._queues.admit(request, quote.ask.cost)
         self._holders = self._outlooks = None
         self._emit(admitted)
         first, *others = self._pattern.works(request)

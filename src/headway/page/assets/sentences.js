@@ -141,6 +141,9 @@ function stage(view) {
 
 function never(verdict) {
   if (!verdict) return "invalid request";
+  if (verdict.rule === "deadline") {
+    return `it would be complete in ${verdict.need} ms at the earliest, and its deadline leaves ${verdict.limit} ms`;
+  }
   const unit = { blocks: "blocks of state", positions: "positions", seats: "seats" }[verdict.unit];
   const raised = verdict.option ? `${verdict.option} raises it` : "it is the model's own";
   return `it needs ${verdict.need} ${unit} and the limit is ${verdict.limit} (${raised})`;

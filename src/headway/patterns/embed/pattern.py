@@ -16,7 +16,8 @@ from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool
-from headway.policy.admit import Outlook
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ class EmbedPattern:
     def admit(self, request: Request, quote: Quote, at: int, step: int) -> Admitted:
         resumed = request.preemptions > 0
         return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
+
+    def least_work(self, request: Request, new: EmbedRequest, answers: AnswerLengths) -> LeastWork:
+        return LeastWork(new.positions, 0)
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
         """All is taken at admission."""

@@ -17,7 +17,8 @@ from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool, Grant
-from headway.policy.admit import Outlook
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,10 @@ class ImagePattern:
         progress.grant = self.space.take(self._latent_bytes)
         resumed = request.preemptions > 0
         return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
+
+    def least_work(self, request: Request, new: ImageRequest, answers: AnswerLengths) -> LeastWork:
+        progress: ImageProgress = request.progress
+        return LeastWork(1, progress.items - 1)
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
         """All is taken at admission."""

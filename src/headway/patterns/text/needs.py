@@ -14,7 +14,8 @@ from headway.engine.pattern import Extra, Work
 from headway.memory.reserve import Reservation, StateMemory
 from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy import budget
-from headway.policy.admit import Outlook
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 NO_DRAFTS = Extra((), 0)
 
@@ -47,6 +48,16 @@ def quote(progress: TextProgress, memory: StateMemory, seats: int) -> Quote:
     found = memory.quote(sequences)
     cost = sequences[0].known - found.inherited(memory.pool.block_tokens)
     return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found)
+
+
+def least_work(new: TextRequest, progress: TextProgress, memory: StateMemory, answers: AnswerLengths) -> LeastWork:
+    """What of its prompt is not found now; then a step for each token after the first, of an answer that is as long
+    as recent ones are, or as short as it may be while too few have ended to tell."""
+    cost = quote(progress, memory, len(progress.sequences)).ask.cost
+    endless = new.ignore_eos and not (new.stop_ids or new.stop or new.grammar)
+    least = progress.max_tokens if endless else max(1, new.min_tokens)
+    likely = answers.likely(0, progress.max_tokens) if answers.enough else least
+    return LeastWork(cost, max(least, likely) - 1)
 
 
 def outlook(progress: TextProgress, block_tokens: int, quote: Quote | None = None) -> list[Outlook]:

@@ -22,7 +22,8 @@ from headway.patterns.text.enter import enter
 from headway.patterns.text.needs import Quote
 from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
-from headway.policy.admit import Outlook
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 from headway.policy.preempt import Part, price
 from headway.policy.waiting import AWAITS_GRAMMAR
 
@@ -114,6 +115,9 @@ class TextPattern:
             tables=tuple(tuple(table.blocks) for table in tables),
             inherited=tuple(sequence.computed for sequence in sequences),
         )
+
+    def least_work(self, request: Request, new: TextRequest, answers: AnswerLengths) -> LeastWork:
+        return needs.least_work(new, request.progress, self.memory, answers)
 
     def outlook(self, request: Request, quote: Quote | None = None) -> list[Outlook]:
         return needs.outlook(request.progress, self.space.block_tokens, quote)

@@ -22,7 +22,7 @@ KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected", "evaluated"
 DRAFTS = ("accepted", "rejected")
 FINISHES = ("stop", "length", "cancelled", "time", "failed")
 TIERS = ("host", "disk")
-REFUSALS = ("pool", "context", "seats", "queue", "loading", "invalid")
+REFUSALS = ("pool", "context", "seats", "deadline", "queue", "loading", "invalid")
 
 
 F = TypeVar("F", Counter, Gauge, Histogram)

@@ -179,6 +179,9 @@ def _stage(view: View) -> str:
 def _never(verdict: View | None) -> str:
     if verdict is None:
         return "invalid request"
+    if verdict["rule"] == "deadline":
+        need, limit = verdict["need"], verdict["limit"]
+        return f"it would be complete in {need} ms at the earliest, and its deadline leaves {limit} ms"
     unit = "blocks of state" if verdict["unit"] == "blocks" else verdict["unit"]
     raised = f"{verdict['option']} raises it" if verdict["option"] else "it is the model's own"
     return f"it needs {verdict['need']} {unit} and the limit is {verdict['limit']} ({raised})"
