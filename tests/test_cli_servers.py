@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fake_server import FakeServer, fake_serving
@@ -23,6 +24,7 @@ from headway.core.events import Arrived, Received
 from headway.front.state import Front
 from headway.story.sinks.log import EventLog
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import RequestView
 
 ASKING = (["chat", "hi"], ["top", "--once"], ["why", "a"], ["timeline"], ["doctor"])
 
@@ -212,7 +214,7 @@ def test_a_log_that_ends_with_a_request_just_received_tells_no_negative_time(
         assert main(["why", id, "--json", "--log", str(tmp_path / "events")]) == 0
         view = json.loads(capsys.readouterr().out)
         assert all(interval["ms"] >= 0 for interval in view["intervals"]) and view["elapsed_ms"] >= 7
-        assert "-" not in " ".join(tell(view))
+        assert "-" not in " ".join(tell(msgspec.convert(view, RequestView)))
 
 
 # -- serving --------------------------------------------------------------------------------------------------
@@ -268,12 +270,12 @@ def test_the_console_is_told_once_that_the_event_log_ended(tmp_path: Path, reada
 @pytest.mark.parametrize(
     ("host", "words"),
     [
-        ("nosuch.invalid", "is no address of this machine"),
-        ("192.0.2.1", "is no address of this machine"),  # a network for documentation
+        ("nosuch.invalid", "is not an address of this machine"),
+        ("192.0.2.1", "is not an address of this machine"),  # a network for documentation
         ("a" * 300, "--host: "),
         ("[::1]", "--host: "),
-        ("a\0b", "is not an address or a name"),
-        ("\udcff", "is not an address or a name"),
+        ("a\0b", "is not an address or a host name"),
+        ("\udcff", "is not an address or a host name"),
     ],
 )
 def test_a_host_that_cannot_be_had_is_said_of_host(host: str, words: str) -> None:
@@ -283,7 +285,7 @@ def test_a_host_that_cannot_be_had_is_said_of_host(host: str, words: str) -> Non
 
 
 def test_a_port_that_is_taken_is_said_of_port() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="cannot be listened on") as caught:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="cannot listen on") as caught:
         listen("127.0.0.1", taken.getsockname()[1])
     assert caught.value.option == "--port"
 

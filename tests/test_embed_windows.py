@@ -16,6 +16,7 @@ from headway.artifacts.files import Modules
 from headway.core.errors import UnsupportedModel
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import PartView
 from headway.text.frame import Frame
 from headway.text.tokenizer import Tokenizer
 from mixed_world import MixedWorld
@@ -159,10 +160,7 @@ def test_every_window_is_told_by_its_positions_its_step_and_what_the_model_did()
     world.engine.abort("it broke")
     assert told()[1] == "Window 2 of 4: 4 positions, in step 2, which gave no result."
     view = request_view(world.story, world.story.record("long"), 0)
-    assert view["parts"][0] == {"done": 1, "of": 1, "step": 1, "positions": 4} and view["stages"] == [
-        "encode",
-        "pool",
-    ]
+    assert view.parts[0] == PartView(done=1, of=1, step=1, positions=4) and view.stages == ("encode", "pool")
 
 
 def test_of_very_many_windows_the_first_and_the_last_are_told() -> None:

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from headway.artifacts.files import ModelFiles, Modules, PoolingMode
+from headway.compute.embed import formats
 from headway.compute.embed.pooling import POOLING
 from headway.compute.models.encoder import relative_buckets
 from headway.compute.models.encoder_spec import EncoderSpec
@@ -33,7 +34,7 @@ from tiny_encoders import (
 )
 
 #: Mixed lengths, some of them equal; the longest sees beyond ModernBERT's windows.
-LENGTHS = (5, 3, 40, 5, 150, 17, 3, 64)
+LENGTHS = (5, 3, 40, 5, 150, 17, 3, 100, 64, 100)
 TEXTS = tuple(Evaluate(text(length, seed)) for seed, length in enumerate(LENGTHS))
 
 
@@ -212,11 +213,11 @@ def test_a_step_of_too_many_positions_is_an_error_and_one_long_text_is_not() -> 
         ("bert", {"hidden_act": "mish"}, "the activation 'mish'"),
         ("bert", {"position_embedding_type": "relative_key"}, "positions of another kind"),
         ("bert", {"is_decoder": True}, "attention to earlier positions only"),
-        ("bert", {"num_attention_heads": 5}, "5 heads on 64 values"),
+        ("bert", {"num_attention_heads": 5}, "5 heads with a hidden size of 64"),
         ("nomic", {"rotary_emb_fraction": 0.5}, "partial rotary embedding"),
         ("nomic", {"rotary_emb_interleaved": True}, "interleaved rotary embedding"),
         ("nomic", {"num_experts": 8}, "a mixture of experts"),
-        ("nomic", {"qkv_proj_bias": True}, "biases of its products"),
+        ("nomic", {"qkv_proj_bias": True}, "biases on its linear layers"),
         ("modernbert", {"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "linear_attention"),
         ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'yarn'"),
     ],
@@ -240,10 +241,46 @@ def test_a_tensor_without_a_place_or_a_place_without_a_tensor_is_named() -> None
     with pytest.raises(UnsupportedModel, match=r"the tensor encoder\.layer\.0\.adapter\.weight"):
         load(replace(files, tensors=StateDict(arrays | {"encoder.layer.0.adapter.weight": np.ones((2, 2), "f4")})))
     del arrays["encoder.layer.1.attention.self.key.bias"]
-    with pytest.raises(ArtifactError, match=r"lacks the tensor encoder\.layer\.1\.attention\.self\.key\.bias"):
+    with pytest.raises(
+        ArtifactError, match=r"the tensor encoder\.layer\.1\.attention\.self\.key\.bias .* is missing"
+    ):
         load(replace(files, tensors=StateDict(arrays)))
 
 
 def test_a_format_that_encoders_do_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"--weights: int4 is not implemented for encoders"):
         load(files_of(oracle("bert")), weights="int4")
+
+
+@pytest.mark.parametrize(
+    ("fast", "kind", "bound", "expected"),
+    [
+        (True, "bert", 0.99, "bf16"),
+        (False, "bert", 0.99, "fp32"),
+        (True, "bert", 1.1, "fp32"),
+        (True, "cross", 0, "fp32"),
+    ],
+)
+def test_auto_is_bf16_only_where_that_is_quicker_and_keeps_the_direction(
+    monkeypatch: pytest.MonkeyPatch, fast: bool, kind: str, bound: float, expected: str
+) -> None:
+    monkeypatch.setattr(formats, "multiplies_bf16", lambda: fast)
+    monkeypatch.setattr(formats, "BOUND", bound)
+    model = oracle("bert", CROSS_ENCODERS) if kind == "cross" else oracle(kind)
+    assert load(files_of(model), weights="auto").facts.weights_format == expected
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_first_state_alone_is_the_same_whatever_else_the_step_asks_for(kind: str, weights: str) -> None:
+    """Of a model that pools by it, the last layer is evaluated for first positions only, unless all are asked for."""
+    model = oracle(kind)
+    executor = load(files_of(model, Modules(pooling=("cls",))), weights=weights)
+    raw, ranges = replace(TEXTS[4], raw=True), replace(TEXTS[2], pools=((0, 5), (9, 20)))
+    mixed = run(executor, *TEXTS, raw, ranges)
+    for each, vector in zip(TEXTS, mixed, strict=False):
+        assert cosine(vector, states(model, each)[:1]) > (0.9999 if weights == "fp32" else 0.995)
+        assert np.abs(run(executor, each)[0] - vector).max() < 1e-5
+    of = states(model, ranges)
+    bound = 0.9999 if weights == "fp32" else 0.98
+    assert cosine(mixed[-1], of[[0, 9]]) > bound and cosine(mixed[-2], states(model, raw)) > bound

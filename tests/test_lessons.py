@@ -75,7 +75,7 @@ def test_2_a_token_or_a_latent_is_fed_back_and_from_an_embedding_nothing(course)
 
 
 def test_2_what_did_not_come_out_of_the_evaluation_before_is_not_counted_as_fed_back():
-    turns = fed_back.Turns()
+    turns = fed_back.Evaluations()
     for part, inputs, outputs in (("m", [1, 2], [3]), ("m", [3], [4]), ("m", [5], [6]), ("other", [6], [7])):
         turns.note(part, inputs, outputs)
     assert turns.fed_back == [0, 1, 0, 0]

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import msgspec
 import numpy as np
 import openai
 import pytest
@@ -24,12 +25,17 @@ from headway.compute.fake_patterns import expected_vector
 from headway.core.plan import Evaluate
 from headway.front.limits import ServeLimits
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import RequestView
 from serving import MODEL, until
 
 EMBEDS, LENGTH_1, PROMPTED, FIRST = "fake-embed", "length-1", "prompted", "first-position"
 VALUES, LIMIT, MOST_WAITING = 8, 32, 40
 LONG = "abc " * 40  # three tokens each
 PROMPTS = Modules(prompts={"query": "query : ", "passage": "passage : "}, default_prompt="passage")
+
+
+def told_of(record: dict[str, Any]) -> list[str]:
+    return tell(msgspec.convert(record, RequestView))
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +157,27 @@ def test_fields_at_null_or_their_default_ask_for_nothing_and_hints_are_named(ser
     assert answer.status_code == 200 and answer.headers["headway-ignored"] == "user, metadata"
 
 
+def test_the_vectors_of_all_tokens_stand_together_under_their_input(server: FakeServer) -> None:
+    ids = (CLS, *tokens(server, "paris is"), SEP)
+    expected = np.frombuffer(expected_vector(Evaluate(ids, raw=True), VALUES), "<f4").reshape(4, VALUES)
+    (row,) = good(server, "paris is", token_vectors=True)["data"]
+    assert row["embeddings"] == expected.tolist() and "embedding" not in row
+    (row,) = good(server, "paris is", token_vectors=True, encoding_format="base64", dimensions=3)["data"]
+    cut = [np.frombuffer(base64.b64decode(each), "<f4").tolist() for each in row["embeddings"]]
+    assert cut == expected[:, :3].tolist()
+    refused(ask(server, LONG, token_vectors=True, long_input="split"), "token_vectors", "pools nothing")
+
+
+def test_tokenize_gives_the_ids_that_embeddings_take(server: FakeServer) -> None:
+    def ids(**fields: Any) -> list[int]:
+        body = {"model": EMBEDS, "prompt": "paris is"} | fields
+        found: list[int] = server.http.post("/tokenize", json=body).json()["tokens"]
+        return found
+
+    assert ids() == [CLS, *tokens(server, "paris is"), SEP] and ids(add_special_tokens=False) == ids()[1:-1]
+    assert vectors(good(server, ids())) == vectors(good(server, "paris is"))
+
+
 # -- prompts --------------------------------------------------------------------------------------------------
 
 
@@ -160,6 +187,9 @@ def test_the_models_prompts_go_before_texts_by_name_by_type_or_by_its_default(se
 
     assert of() == of(prompt_name="passage") == of(input_type="search_document") == [right(server, "passage : paris")]
     assert of(prompt_name="query") == of(input_type="query") == [right(server, "query : paris")]
+    chunks = good(server, ["paris", "a city"], model=PROMPTED, prompt_name="query", long_input="late")
+    own = [tokens(server, text) for text in ("query : paris", "a city")]
+    assert chunks["headway"]["inputs"][0]["chunks"] == [[0, len(own[0])], [len(own[0]), sum(map(len, own))]]
     assert good(server, [CLS, 9, SEP], model=PROMPTED)["usage"]["total_tokens"] == 3, "ids are as they are"
 
 
@@ -205,6 +235,7 @@ def test_one_that_its_words_alone_tell_to_be_too_long_is_never_tokenised(
 
 
 def test_what_fills_the_model_to_the_last_position_is_served(server: FakeServer) -> None:
+    assert ask(server, " ".join(["a"] * LIMIT), add_special_tokens=False).status_code == 200
     text = " ".join(["a"] * (LIMIT - 2))
     assert good(server, text)["usage"]["total_tokens"] == LIMIT
     assert ask(server, f"{text} a").status_code == 400
@@ -294,7 +325,7 @@ def test_late_is_refused_where_one_pass_cannot_hold_the_document_or_its_position
 @pytest.mark.parametrize(
     ("given", "words"),
     [("", "input is empty"), ([], "empty list"), (["a", ""], "input[1] is empty"), ([[CLS], []], "input[1] is empty"),
-     ([1.5], "input[0] is neither text nor token ids"), ([["a"]], "input[0] is neither"), ([True], "neither"),
+     ([1.5], "input[0] is neither a string nor token ids"), ([["a"]], "input[0] is neither"), ([True], "neither"),
      ([{"text": "a"}], "neither"), (["a", [CLS, SEP]], None), ([len(VOCABULARY)], "check_embedding_ctx_length"),
      ([-1], "from 0 to"), ([7, 8], "without the special tokens")],
     ids=lambda given: str(given)[:20],
@@ -307,11 +338,51 @@ def test_an_input_that_is_none_is_refused_by_its_place(server: FakeServer, given
         refused(answer, "input", words)
 
 
-def test_more_inputs_than_may_ever_wait_are_400_and_more_than_may_wait_now_are_429(server: FakeServer) -> None:
-    refused(ask(server, ["a"] * (MOST_WAITING + 1)), "input", "input is a list of 41", "--max-waiting is 40")
-    assert ask(server, ["a"] * MOST_WAITING).status_code == 200
-    answer = ask(server, ["a " * 100] * 30, long_input="split")
-    refused(answer, "input", "positions", "2000 may wait", "--max-waiting-positions")
+def test_a_list_longer_than_the_queue_is_taken_in_parts_so_that_others_find_a_place(
+    server: FakeServer, hosted: dict[str, Hosted]
+) -> None:
+    """LangChain sends a thousand texts at a time."""
+    executor, answers = hosted[EMBEDS].executor, []
+    texts = [f"a{i}" for i in range(3 * MOST_WAITING)]
+    executor.gate.clear()
+    try:
+        call = threading.Thread(target=lambda: answers.append(good(server, texts, id="many")))
+        call.start()
+        until(lambda: executor.waits)
+        assert len(server.front.story.live) == MOST_WAITING // 2
+        other = threading.Thread(target=lambda: answers.append(good(server, "paris")))
+        other.start()
+        until(lambda: len(server.front.story.live) == MOST_WAITING // 2 + 1)
+    finally:
+        executor.gate.set()
+        other.join(10)
+        call.join(10)
+    (many,) = [answer for answer in answers if len(answer["data"]) > 1]
+    assert vectors(many) == [right(server, text) for text in texts] and len(answers) == 2
+    assert len(server.http.get("/v1/requests/many").json()["data"]) == len(texts)
+
+
+def test_too_many_inputs_or_positions_are_400_and_a_full_queue_is_429(
+    server: FakeServer, hosted: dict[str, Hosted]
+) -> None:
+    refused(ask(server, ["a"] * 2049), "input", "input is a list of 2049", "at most 2048")
+    refused(ask(server, ["a " * 100] * 30, long_input="split"), "input", "positions", "2000 may wait")
+    gate = hosted[EMBEDS].executor.gate
+    gate.clear()
+    calls = [threading.Thread(target=good, args=(server, ["a"] * 20)) for _ in range(3)]
+    executor = hosted[EMBEDS].executor
+    try:
+        for call in calls:
+            call.start()
+            until(lambda: executor.waits)  # those of the first are in the step, the others wait
+        until(lambda: server.front.waiting == MOST_WAITING)
+        answer = ask(server, "paris")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+        assert int(answer.headers["retry-after"]) >= 1
+    finally:
+        gate.set()
+        for call in calls:
+            call.join(10)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +419,7 @@ def test_one_text_is_the_exchange_itself_and_each_of_a_list_a_request_of_its_own
     both = server.http.get("/v1/requests/two").json()
     assert [each["id"] for each in both["data"]] == ["two~0", "two~1"]
     assert sum(interval["ms"] for interval in record["intervals"]) == pytest.approx(record["elapsed_ms"], abs=1e-5)
-    assert any(words.startswith("Its input: 3 positions, evaluated in step") for words in tell(record))
+    assert any(words.startswith("Its input: 3 positions, evaluated in step") for words in told_of(record))
 
 
 def test_the_timing_header_says_where_the_time_went(server: FakeServer) -> None:
@@ -437,14 +508,14 @@ def test_under_a_policy_of_deadlines_the_earliest_goes_first_and_whoever_waits_i
             calls.append(threading.Thread(target=ask, args=(server, name), kwargs={"id": name, "deadline_ms": ms}))
             calls[-1].start()
             until(lambda name=name: executor.waits and name in server.front.story.live)
-        assert any("in step 1, which runs" in words for words in tell(server.record("holds")))
+        assert any("in step 1, which runs" in words for words in told_of(server.record("holds")))
         executor.once = True
         executor.gate.set()  # for one step: then the next one stands
         until(lambda: executor.waits and server.record("soon")["stage"] == "running")
         waits = server.record("late")["verdict"]
         assert (waits["on"], waits["rule"], waits["ahead"]) == ("turn", "seats", 0)
         assert any(
-            words.startswith("Its input: 6 positions, not evaluated yet") for words in tell(server.record("late"))
+            words.startswith("Its input: 6 positions, not evaluated yet") for words in told_of(server.record("late"))
         )
         executor.once = False
         executor.gate.set()
@@ -503,9 +574,11 @@ def test_langchains_embeddings_work_and_foreign_token_ids_are_told_from_ours(ser
     assert "check_embedding_ctx_length is False" in message
 
 
-def test_llama_indexs_embedding_works(server: FakeServer) -> None:
-    llama = pytest.importorskip("llama_index.embeddings.openai_like")
-    model = llama.OpenAILikeEmbedding(model_name=EMBEDS, api_base=f"{server.url}/v1", api_key="none")
+@pytest.mark.parametrize("kind", ["openai.OpenAIEmbedding", "openai_like.OpenAILikeEmbedding"])
+def test_llama_indexs_embeddings_work(server: FakeServer, kind: str) -> None:
+    module, _, name = kind.partition(".")
+    llama = pytest.importorskip(f"llama_index.embeddings.{module}")
+    model = getattr(llama, name)(model_name=EMBEDS, api_base=f"{server.url}/v1", api_key="none")
     assert model.get_text_embedding("paris") == right(server, "paris")
     assert model.get_text_embedding_batch(["paris", "a city"])[1] == right(server, "a city")
 

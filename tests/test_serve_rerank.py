@@ -140,7 +140,7 @@ def test_a_document_that_its_words_alone_tell_to_be_too_long_is_never_tokenised(
      ({"top_n": 0}, "top_n", "from 1"), ({"rank_fields": ["title"]}, "rank_fields", "not supported"),
      ({"long_input": "split"}, "long_input", "long_input"), ({"foo": 1}, "foo", "not a known field"),
      ({"max_tokens_per_doc": 0}, "max_tokens_per_doc", "from 1"),
-     ({"documents": ["a"] * 21}, "documents", "documents is a list of 21")],
+     ({"documents": ["a"] * 2049}, "documents", "documents is a list of 2049")],
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )  # fmt: skip
 def test_what_cannot_be_ranked_is_named(server: FakeServer, fields: dict[str, Any], param: str, words: str) -> None:

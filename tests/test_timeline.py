@@ -23,7 +23,7 @@ from serving import until
 from test_story_log import busy_world
 from test_story_metrics import sample
 from test_story_time import mixed_world
-from world import World
+from world import World, as_json
 
 #: What the format wants besides ph, name, pid, tid and (names apart) ts.
 REQUIRED = {
@@ -109,7 +109,7 @@ def test_a_requests_slices_are_its_intervals_and_sum_to_its_elapsed_time(mixed):
     names = tracks(trace)
     assert list(names.values()) == list(dict.fromkeys(names.values())) and len(names) == 1000
     for track, id in names.items():
-        view = request_view(world.story, world.story.record(id), now)
+        view = as_json(request_view(world.story, world.story.record(id), now))
         slices = slices_of(trace, track)
         said = [{"name": s["name"], **s["args"], "ms": pytest.approx(s["dur"] / 1000, abs=1e-6)} for s in slices]
         assert [{"id": id, **interval} for interval in view["intervals"]] == said

@@ -29,6 +29,7 @@ from headway.core.request import Stage
 from headway.front.exchange import REQUEST_ID
 from headway.front.guard import OPEN_PATHS, Guard
 from headway.front.state import Front
+from headway.story.tell import views
 
 _STREAM = "text/event-stream"
 #: OpenAPI 3.1 has no way to describe the events of a stream.
@@ -81,7 +82,7 @@ _PAGE_QUERY: Json = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE, "default": PAGE},
     "stage": {"enum": sorted(str(stage) for stage in Stage), "description": "only requests in this stage"},
 }
-_RECORD = (documents.RequestRecord, documents.ListRecords)
+_RECORD = (views.RequestView, views.ListView)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
@@ -109,7 +110,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/models/{name}"): Operation("get_model", "One model.", (documents.Model,), (404,)),
     ("GET", "/v1/requests"): Operation(
         "list_requests", "Live requests in order of arrival, then the finished ones that are kept, the latest first.",
-        (documents.RequestRecords,), query=_PAGE_QUERY,
+        (views.PageView,), query=_PAGE_QUERY,
     ),
     ("GET", "/v1/requests/{id}"): Operation(
         "get_request", "Where a request is, why, and where its time went.", _RECORD, (404,)
@@ -126,7 +127,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         headers={"Last-Event-ID": {"type": "string", "description": "continue after the event with this id"}},
     ),
     ("GET", "/v1/pool"): Operation(
-        "get_pool", "The memory for state (KV cache), and who holds it.", (documents.Pool,)
+        "get_pool", "The memory for state (KV cache), and who holds it.", (views.PoolView,)
     ),
     ("GET", "/metrics"): Operation("get_metrics", "Metrics, in Prometheus' text format.", ("text/plain",)),
     ("GET", "/health"): Operation(

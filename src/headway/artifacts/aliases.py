@@ -98,7 +98,7 @@ SERVED_PATTERNS = frozenset({"text"})
 
 
 def not_found(name: str) -> ModelNotFound:
-    """The error for an unknown name; it says what would be known."""
+    """The error for an unknown name; it says what names are known."""
     close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]}?" if close else ""
     return ModelNotFound(

@@ -95,7 +95,7 @@ def _shards(name: str, folder: Path) -> list[Path]:
 def _dense_file(name: str, folder: Path, stage: DenseStage) -> Path:
     file = folder / stage.folder / "model.safetensors"
     if not file.is_file():
-        raise ModelNotFound(f"{name}: {stage.folder} holds no model.safetensors; pickled weights are not read")
+        raise ModelNotFound(f"{name}: {stage.folder} has no model.safetensors; pickled weights are not read")
     return file
 
 
@@ -145,7 +145,7 @@ def _eos_ids(
 
 class FolderTensors:
     """The weights of safetensors files, one memory map per file. Raises UnsupportedModel for a format that is not
-    read, ArtifactError for a file that is cut off."""
+    read, ArtifactError for a file that is truncated."""
 
     def __init__(self, name: str, shards: dict[Path, str]) -> None:
         """`shards`: files, and what their tensors' names begin with here."""

@@ -56,7 +56,7 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Raises UnsupportedModel for a version or a tensor format that is not known, ArtifactError for a file that is
-    cut off or damaged."""
+    truncated or damaged."""
     try:
         data = np.memmap(path, dtype=np.uint8, mode="r")
         return _Cursor(path, data.data).header()

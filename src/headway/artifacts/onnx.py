@@ -86,7 +86,9 @@ class OnnxTensors:
             nodes = [_node(_message(value)) for number, value in parts if number == _GRAPH_NODE]
             stored = dict(self._stored(_message(value)) for number, value in parts if number == _GRAPH_INITIALIZER)
         except (StopIteration, IndexError, ValueError) as error:
-            raise ArtifactError(f"{path} is no ONNX model, or cut off ({error or 'it holds no graph'})") from error
+            raise ArtifactError(
+                f"{path} is not an ONNX model, or is truncated ({str(error) or 'it has no graph'})"
+            ) from error
         for node in nodes:
             if node.operator not in _OPERATORS:
                 raise UnsupportedModel(name, f"an ONNX graph with the operator {node.operator}, which no BERT has")
@@ -123,7 +125,7 @@ class OnnxTensors:
             return whole.values.reshape(whole.shape).astype("<f4", copy=False)
         quantised, scale, zero = (self._tensors.get(stem + suffix) for suffix in _QUANTIZED)
         if quantised is None or scale is None or zero is None:
-            raise ArtifactError(f"{self._path}: {stem} lacks its scale or its zero point")
+            raise ArtifactError(f"{self._path}: {stem} has no scale or no zero point")
         values = quantised.values.reshape(quantised.shape).astype(np.float32)
         values -= zero.values.astype(np.float32)
         values *= scale.values
@@ -186,7 +188,7 @@ class OnnxTensors:
         else:  # a negative number is spelled as its 64-bit complement
             values = np.array([each - (1 << 64) if each >> 63 else each for each in ints]).astype(_TYPES[kind])
         if values.size != int(np.prod(shape, dtype=np.int64)):
-            raise ArtifactError(f"{self._path} is cut off or damaged at {name}")
+            raise ArtifactError(f"{self._path} is truncated or damaged at {name}")
         return name, _Stored(tuple(shape), values)
 
 

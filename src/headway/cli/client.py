@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import httpx
@@ -44,20 +44,26 @@ class _Models(msgspec.Struct):
     data: Annotated[list[Model], msgspec.Meta(min_length=1)]
 
 
+def served_models(options: ClientOptions) -> list[Model]:
+    """At least one. Raises NoServer, HeadwayError."""
+    return fetch(options, "/v1/models", _Models).data
+
+
 def served_model(options: ClientOptions) -> Model:
     """The first model. Raises NoServer, HeadwayError."""
     return served_models(options)[0]
 
 
-def served_models(options: ClientOptions) -> list[Model]:
-    """At least one, in the server's order. Raises NoServer, HeadwayError."""
-    return fetch(options, "/v1/models", _Models).data
-
-
 def fetch(options: ClientOptions, path: str, shape: type[T]) -> T:
     """GET as JSON of that shape. Raises NoServer, NotHeadway, or HeadwayError with the server's own words."""
+    return fetch_as_sent(options, path, lambda text: msgspec.json.decode(text, type=shape))[0]
+
+
+def fetch_as_sent(options: ClientOptions, path: str, decode: Callable[[bytes], T]) -> tuple[T, bytes]:
+    """GET, decoded, and as it was sent. Raises as `fetch` does; what `decode` raises of msgspec is NotHeadway."""
+    text = fetch_bytes(options, path)
     try:
-        return msgspec.json.decode(fetch_bytes(options, path), type=shape)
+        return decode(text), text
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotHeadway(options.url + path, f"gives an unexpected answer ({error})") from error
 

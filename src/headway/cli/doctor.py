@@ -11,15 +11,16 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from headway.cli.client import served_model
+from headway.cli.client import served_models
 from headway.cli.console import make_console
 from headway.cli.events import Missed, connected
 from headway.core.config import ClientOptions, read_options
 from headway.core.config import add_arguments as add_options
 from headway.core.errors import ConfigError
 from headway.core.events import AnyEvent, Loaded
+from headway.story.diagnose.apart import Apart
 from headway.story.diagnose.doctor import diagnose, tell, view
-from headway.story.diagnose.observations import Machine, Observations
+from headway.story.diagnose.observations import Machine
 from headway.story.sinks.log import LogFile
 
 #: For so long the processors are watched, to see what another virtual machine takes of them.
@@ -41,16 +42,16 @@ def run(args: argparse.Namespace) -> int:
     options, _ = read_options(ClientOptions, args)
     last_s = _last(args.last)
     if args.log is not None:
-        observed = look(LogFile.open(Path(args.log)).events, last_s)
+        models = look(LogFile.open(Path(args.log)).events, last_s).models
     else:
         held = held_events(options)
-        observed = look(lambda: held, last_s, loaded(options), machine(options.url))
-    findings = diagnose(observed)
+        models = look(lambda: held, last_s, loaded(options), machine(options.url)).models
+    findings = diagnose(*models)
     if args.json:
-        print(json.dumps(view(observed, findings), indent=2))
+        print(json.dumps(view(findings, *models), indent=2))
         return 0
     console = make_console()
-    for sentence in tell(observed, findings):
+    for sentence in tell(findings, *models):
         console.print(sentence, soft_wrap=True, markup=False)
     return 0
 
@@ -64,20 +65,20 @@ def held_events(options: ClientOptions) -> list[AnyEvent]:
 def look(
     events: Callable[[], Iterable[AnyEvent]],
     last_s: float | None = None,
-    loaded: Loaded | None = None,
+    loaded: Iterable[Loaded] = (),
     machine: Machine | None = None,
-) -> Observations:
+) -> Apart:
     """Fold what `events` gives (twice, where only the last `last_s` seconds of it count)."""
-    observed = Observations(loaded=loaded, machine=machine)
+    since_ns = None
     if last_s is not None:
         last_at = max((event.at for event in events() if not isinstance(event, Loaded)), default=0)
-        observed.since_ns = last_at - round(last_s * 1e9)
-    return observed.fold_all(events())
+        since_ns = last_at - round(last_s * 1e9)
+    return Apart(loaded, machine, since_ns).fold_all(events())
 
 
-def loaded(options: ClientOptions) -> Loaded | None:
-    """What the server's replica has to give; the event that says so may be gone from the ring."""
-    return served_model(options).headway
+def loaded(options: ClientOptions) -> list[Loaded]:
+    """What the server's replica has to give each model; the events that say so may be gone from the ring."""
+    return [model.headway for model in served_models(options) if model.headway is not None]
 
 
 def machine(url: str) -> Machine | None:

@@ -58,7 +58,7 @@ class Connection:
         return time.monotonic_ns() + self._ahead_ns
 
     def items(self) -> Iterator[tuple[int, Item]]:
-        """What the server tells, until it stops or the caller does. Raises HeadwayError for what is no event."""
+        """What the server tells, until it stops or the caller does. Raises HeadwayError for what is not an event."""
         frame: dict[str, str] = {}
         for line in self.response.iter_lines():
             name, _, value = line.partition(": ")

@@ -175,7 +175,7 @@ def _introduce(console: Console, loaded: LoadedModel, pair: Any, blocks: int) ->
     console.print(f"[bold]One model, loaded once[/bold]: {facts.name}, {_mib(facts.weights_bytes)} of weights in "
                   f"{facts.weights_format}. This process held {_mib(loaded.before)} before and {_mib(loaded.after)} "
                   "now; both requests use the same weights.", soft_wrap=True)  # fmt: skip
-    console.print("\n[bold]What each needs of its own[/bold]: state for its positions, in blocks of "
+    console.print("\n[bold]What each needs of its own[/bold]: state (KV cache) for its positions, in blocks of "
                   f"{pair.block_tokens} ({_mib(facts.block_bytes * blocks)} reserved: {blocks} blocks).",
                   soft_wrap=True)  # fmt: skip
     for name in "AB":
@@ -188,14 +188,14 @@ def _introduce(console: Console, loaded: LoadedModel, pair: Any, blocks: int) ->
 def _conclude(console: Console, pair: Any, loaded: LoadedModel, answers: dict[str, list[int]], decode: Any) -> None:
     from headway.story.tell.narration import strip_chart
 
-    console.print("\n[bold]What they said[/bold]")
+    console.print("\n[bold]What they answered[/bold]")
     for name in "AB":
         console.print(f"  {name}: {decode(answers[name]).strip() or '(nothing)'}", soft_wrap=True, markup=False)
     console.print("\n[bold]Every step[/bold]  P prefill, d decode, r recompute, w waits, . over", highlight=False)
     for line in strip_chart(pair.narrator.strips):
         console.print("  " + line, markup=False, soft_wrap=True)
-    console.print("\n[bold]A question.[/bold] When one of the two was over, what of it could remain, and what had to "
-                  "stay for the other?", soft_wrap=True)  # fmt: skip
+    console.print("\n[bold]A question.[/bold] When one of the two had ended, what of it could remain, and what had "
+                  "to stay for the other?", soft_wrap=True)  # fmt: skip
     if sys.stdin.isatty() and not console.quiet:
         with contextlib.suppress(EOFError):  # Ctrl-D is as good as Enter
             console.input("  Think, then press Enter … ")

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises ConfigError for options that cannot work together or cannot be written to, or an invalid
     prediction; ArtifactError when
-    a lesson's model cannot be brought here."""
+    a lesson's model cannot be obtained."""
     _check(args)
     yielding_threads()
     environment = Environment.read()

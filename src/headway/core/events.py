@@ -17,7 +17,7 @@ from headway.core.verdict import Never, Wait
 
 #: The numbers of blocks over which the beginnings of prompts are compared.
 BEGINNINGS = (1, 4, 16, 64)
-#: By whom a request ends that lived for too long, or whose client took nothing for too long.
+#: By whom a request ends that took too long, or whose client stopped reading.
 TIME, SLOW_READER, GRAMMAR = "time", "slow reader", "grammar"
 #: Why a request failed whose positions came out as NaN or infinite.
 NOT_FINITE = "not_finite"
@@ -28,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
-    """A model of a replica is ready: what it has to give, and in words what computes there (`kernels`)."""
+    """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`)."""
 
     model: str
     blocks: int
@@ -43,7 +43,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
 
 
 class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
-    """Requests that the front turned away before they had a record, since it last told: how many, by reason."""
+    """Requests that the front turned away before they had a record, since the last such event: counts by reason."""
 
     counts: dict[str, int]
 
@@ -142,6 +142,10 @@ class Levels(msgspec.Struct, frozen=True):
     seats_used: int
     evictions: int
 
+    @property
+    def total(self) -> int:
+        return self.live + self.reusable + self.free
+
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
     """One span of a step: `positions` from `start` of sequence `index` of `id`. `doing` names the interval."""
@@ -184,7 +188,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What one span came to. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
+    """The result of one span. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
 
     id: str
     index: int
@@ -247,9 +251,9 @@ class Finished(Event, frozen=True, tag="finished", kw_only=True):
 
 
 class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
-    """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it lived for too long), `slow
-    reader` (its client took nothing for too long), `grammar` (its answer could not be kept within it any further) or
-    `caller` (a library user)."""
+    """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it took too long), `slow reader`
+    (its client stopped reading), `grammar` (its answer could not be continued within the grammar) or `caller` (a
+    library user)."""
 
     id: str
     by: str

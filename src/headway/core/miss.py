@@ -12,7 +12,7 @@ Why: TypeAlias = Literal["off", "none", "short", "differs", "evicted", "other", 
 class Miss(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why reuse ended at position `at`: so many positions of the leading sequence were reused.
 
-    off       prefix reuse is switched off
+    off       prefix caching is off
     none      no known prefix starts like this one (a foreign salt reads the same)
     short     no known prefix goes on like this one, and what is left is shorter than a block: so little is known only
               once the request that computed it has let go of it

@@ -95,7 +95,7 @@ def decimal(text: str) -> float:
 
 
 def key(text: str) -> str:
-    """A key travels in a header. What was given is never shown, here or anywhere."""
+    """A key is sent in a header, and never shown, here or anywhere."""
     if not text:
         raise ValueError("the key is empty; give one, or leave the option out to require none")
     if not _KEY.fullmatch(text):
@@ -106,7 +106,7 @@ def key(text: str) -> str:
 
 
 def file_name(text: str) -> str:
-    """A file that is written; whether it can be is seen when it is."""
+    """A file to be written; whether it can be written shows when it is."""
     if "\0" in text:
         raise ValueError(f"{text!r} contains a NUL character")
     if text.endswith(("/", os.sep)):
@@ -122,7 +122,7 @@ def model_name(text: str) -> str:
 
 
 def server_url(text: str) -> str:
-    """Where a server is, without what follows its address: `/v1`, with which OpenAI's clients want it, goes. Raises
+    """A server's URL without a trailing `/v1`, which OpenAI's clients expect. Raises
     ValueError."""
     example = "a server's URL is like http://127.0.0.1:8000"
     if not text.isprintable() or " " in text:
@@ -291,7 +291,7 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
     try:
         if not isinstance(raw, str | int | float):
             shown = "what was given" if spec.secret else f"{raw!r}"
-            raise ValueError("is an empty list; leave it away" if raw == [] else f"{shown} is not one value")
+            raise ValueError("is an empty list; leave it out" if raw == [] else f"{shown} is not one value")
         if not isinstance(raw, str) and spec.parse not in (whole, decimal, switch):
             shown = "the key" if spec.secret else str(raw).lower()
             raise ValueError(f"{shown} must be text, in quotes")

@@ -204,7 +204,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens of one sequence (see `policy/drafts.py`)."""
+    """Guesses the next tokens of one sequence for speculative decoding (see `policy/drafts.py`)."""
 
     def guess(self, tokens: list[int]) -> list[int]:
         """Guesses for the tokens after `tokens`, the sequence's known ones. It is asked before each decode position,
@@ -217,7 +217,7 @@ class Drafter(Protocol):
 
 
 class Guide(Protocol):
-    """Keeps one sequence within a grammar (see `text/grammar/guide.py`)."""
+    """Constrains one sequence to a grammar (see `text/grammar/guide.py`)."""
 
     @property
     def complete(self) -> bool:

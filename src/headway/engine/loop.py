@@ -1,8 +1,9 @@
-"""The engine: one loop over the served models, and the only place where a request changes.
+"""The engine: one loop over the served models, and the only place where a request changes. Requests join and leave
+between steps (continuous batching).
 
     step() = plan() + executor.run() + commit()
 
-`plan` decides what moves and takes the space for it; `commit` enters what came of it into the books. Requests may be
+`plan` decides what moves and takes the space for it; `commit` enters the results into the books. Requests may be
 added or cancelled between the two. Who waits is decided in `policy/waiting.py`, who is preempted in
 `policy/preempt.py`, who is next in `policy/order.py`, whose step it is in `policy/turns.py`. How a step is put
 together from these is in `engine/planner.py`, where a request is in `engine/queues.py`, and what its progress means
@@ -38,7 +39,7 @@ from headway.policy.turns import Pace, caught_up, next_turn
 from headway.policy.waiting import never
 
 _NOT_FINITE = (
-    "is not finite (NaN or infinity): the model's weights are damaged, or too large for the format that they are "
+    "is not finite (NaN or infinity): the model's weights are damaged, or too large for the data type that they are "
     "served in"
 )
 

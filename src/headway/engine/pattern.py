@@ -115,7 +115,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Books:
-    """What came of one step: `emissions` for the callers; the rest is the story, `events` behind the step's own."""
+    """The result of one step: `emissions` for the callers; the rest is the story, `events` behind the step's own."""
 
     at: int
     emissions: list[AnyEmission] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""How one step of one model is put together: whole items of the running, divisible ones, admissions, in that order,
-and last those of the running who stood back for the admitted.
+"""How one step of one model is put together: whole items of the running requests (decode positions), divisible ones
+(chunked prefill), admissions, in that order, and last those of the running who stood back for the admitted.
 
 The decisions are the policy's; space is taken here, at once and for good, so a plan never has to be undone. A
 `Planner` lives for one call of `Engine.plan`.

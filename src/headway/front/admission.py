@@ -26,14 +26,21 @@ def refuse_when_full(front: Front, requests: int = 1, field: str = "prompt") -> 
 
 
 def claim_place(
-    front: Front, model: FrontModel, current: Exchange, bounds: Sequence[int], field: str = "prompt"
+    front: Front,
+    model: FrontModel,
+    current: Exchange,
+    bounds: Sequence[int],
+    field: str = "prompt",
+    at_once: int | None = None,
 ) -> None:
-    """Claim room for a prompt of at most so many positions for each of `bounds`, for as long as the exchange has not
-    submitted them. Raises Refusal (429) when there is none now."""
-    refuse_when_full(front, len(bounds), field)
+    """Claim a part of the quota for a prompt of at most so many positions for each of `bounds`, for as long as the
+    exchange has not submitted them; at most `at_once` of their requests wait at a time. Raises Refusal (429) when
+    there is none."""
+    requests = len(bounds) if at_once is None else min(len(bounds), at_once)
+    refuse_when_full(front, requests, field)
     assert model.ready is not None
     context = model.ready.max_context  # a prompt beyond it is refused, so it never waits
-    claim = front.quota.claim(sum(min(bound, context) for bound in bounds), len(bounds))
+    claim = front.quota.claim(sum(min(bound, context) for bound in bounds), requests)
     if isinstance(claim, Shortfall):
         front.turn_away("queue")
         raise _later(front, str(claim))

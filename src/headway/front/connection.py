@@ -27,7 +27,7 @@ class Connection(H11Protocol):
     """Lets the application see whether a client reads (`Outgoing`), and ends the connection of one that does not:
     closing it would wait for that client.
 
-    Nothing that a client leaves undone holds a connection for ever. Silent between requests, or before the first, it
+    No client can hold a connection forever. Silent between requests, or before the first, it
     ends after `keep_alive_seconds`; headers that began, and what follows a body that was answered unread, have their
     own bounds; all else is some exchange's, which has bounds of its own (`BoundedBody`, `Exchanges`)."""
 

@@ -17,7 +17,7 @@ from headway.front.refusals import Refusal
 
 #: Asked by whoever watches the process, and by a browser before it knows a key.
 OPEN_PATHS = frozenset({"/health", "/ready", "/"})
-#: The page's own files: they are the same for every server and say nothing of this one.
+#: The page's own files, to read: they are the same for every server and say nothing of this one.
 OPEN_PREFIX = "/page/"
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _OWN_PORTS = {"http": ":80", "https": ":443"}
@@ -82,7 +82,8 @@ class Guard:
         path = scope["path"]
         if _asks_first(scope):
             return None
-        if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+        reads = scope["method"] not in _CHANGING
+        if self._key is None or path in OPEN_PATHS or (path.startswith(OPEN_PREFIX) and reads):
             return None
         given = _all(scope, b"authorization")
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")

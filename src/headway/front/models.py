@@ -90,6 +90,11 @@ class FrontEncoder(FrontModel):
         self.modules = files.modules or Modules()
         self.frame = self.tokenizer.frame
 
+    def input_ids(self, text: str, *, special: bool = True) -> list[int]:
+        """The text as the model reads it, with the `special` tokens around it or without."""
+        tokens = self.tokenizer.encode(self.written(text), add_bos=False)
+        return list(self.frame.single(tokens)) if special else tokens
+
     def written(self, text: str) -> str:
         """A text as it goes to the tokenizer."""
         return text.lower() if self.modules.lowercase else text

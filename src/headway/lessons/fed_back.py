@@ -44,7 +44,7 @@ LATENT_BYTES = 16
 @dataclass
 class Evaluations:
     """The evaluations of one request, in order: by which part of the model, how many values went in, and how many of
-    them that part had put out itself in the evaluation before."""
+    them that part had itself output in the evaluation before."""
 
     parts: list[str] = field(default_factory=list)
     went_in: list[int] = field(default_factory=list)

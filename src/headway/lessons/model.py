@@ -51,7 +51,7 @@ class Model:
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """Loads it at the first use. Raises ArtifactError when it cannot be brought here."""
+        """Loads it at the first use. Raises ArtifactError when it cannot be obtained."""
         from headway.artifacts.cache import Cache
         from headway.compute.text.executor import TextExecutor
 

@@ -58,15 +58,15 @@ def _loop(second: Measured) -> ClosingQuestion:
             {
                 "a": "the answer has many values",
                 "b": "the answer arrives in pieces",
-                "c": "later evaluations take in what earlier ones put out",
+                "c": "later evaluations take the output of earlier ones as input",
                 "d": "the model has many layers",
             },
         ),
         "c",
-        f"In lesson 2, {text[fed]} of {text['evaluations']} evaluations of the text took in the token chosen "
-        f"before, and {image[fed]} of {image['evaluations']} of the image the latent updated before; of the "
-        f"embedding {embed[fed]} of {embed['evaluations']} did. A large answer can leave one evaluation, a server "
-        "can cut it into pieces, and layers follow each other within one evaluation.",
+        f"In lesson 2, {text[fed]} of {text['evaluations']} evaluations of the text took the token chosen "
+        f"before as input, and {image[fed]} of {image['evaluations']} of the image the latent updated before; of "
+        f"the embedding {embed[fed]} of {embed['evaluations']} did. A large answer can leave one evaluation, a "
+        "server can cut it into pieces, and layers follow each other within one evaluation.",
     )
 
 

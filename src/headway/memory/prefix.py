@@ -1,4 +1,4 @@
-"""Which blocks hold which prefixes, and why a prompt found no more than it did."""
+"""The index of prefix caching: which blocks hold which prefixes, and why a prompt found no more than it did."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from headway.core.miss import Miss
 from headway.memory.keys import KeyChain, Origin, block_key
 
-#: Evicted keys that are remembered, only to be able to say "it was here, and was evicted".
+#: Evicted keys that are remembered, only to be able to say "it was cached, and was evicted".
 _REMEMBERED_EVICTIONS = 4096
 #: So many blocks that follow a different one are looked at, to say whether the difference was a small one.
 _FOLLOWED = 8
@@ -58,7 +58,7 @@ class PrefixIndex:
             self._forget_origin(parent)
 
     def evict(self, key: bytes, step: int) -> None:
-        """Forget `key`, but not that it was here until `step`."""
+        """Forget `key`, but remember that it was cached until `step`."""
         self.forget(key)
         self._evicted[key] = step
         if len(self._evicted) > _REMEMBERED_EVICTIONS:

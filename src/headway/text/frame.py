@@ -33,7 +33,9 @@ class Frame:
         both = rules.encode(_PROBE, _PROBE)
         head, rest = _around(plain, both.ids, name)
         if head != before:
-            raise UnsupportedModel(name, "other special tokens before the first text of a pair than before a text")
+            raise UnsupportedModel(
+                name, "different special tokens before the first text of a pair than before a single text"
+            )
         between, end = _around(plain, list(rest), name)
         return cls(before, after, between, end, 1 in both.type_ids)
 

@@ -106,7 +106,7 @@ class Tokenizer:
         if self._modules is not None and self._modules.lowercase:
             texts = [each.lower() for each in texts]
         if sum(map(len, texts)) < _LONG_CHARACTERS:
-            encoding = self._rules.encode(*texts)
+            encoding = self._rules.encode(texts[0], None if pair is None else texts[1])
         else:
             (encoding,) = self._rules.encode_batch([texts[0] if pair is None else tuple(texts)])
         second = encoding.type_ids

@@ -1,4 +1,5 @@
-"""What answers look like, as types: for `/openapi.json` alone. The tests hold real answers against them.
+"""What answers look like, as types: for `/openapi.json` alone. The tests hold real answers against them. What
+requests and pools look like is in `story/tell/views.py`.
 
 A member that may be absent is `Unset`; answers may have more members than these.
 """
@@ -10,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headway.core.request import FinishReason, Pattern, Stage
-from headway.core.verdict import On, Verdict, WaitRule
+from headway.core.request import FinishReason
 from headway.front.state import State
 
 Count: TypeAlias = int
@@ -103,9 +103,9 @@ class EvaluatedUsage(msgspec.Struct):
 
 
 class Treated(msgspec.Struct):
-    """What became of an input that did not stay as it is. `tokens` are those that it came with, `kept` those that
-    were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that each
-    vector of a late pass is pooled from."""
+    """What was done with an input that was not evaluated as it is. `tokens` are those that it came with, `kept` those
+    that were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that
+    each vector of a late pass is pooled from."""
 
     index: Count
     what: Literal["truncated", "split", "late"]
@@ -116,18 +116,20 @@ class Treated(msgspec.Struct):
 
 
 class Evaluations(msgspec.Struct):
-    """How often the model was run, windows counted one by one; and what became of inputs that were too long."""
+    """How many evaluations (forward passes) there were, each window counted; and what was done with inputs that were
+    too long."""
 
     evaluations: Count
     inputs: list[Treated]
 
 
 class Embedding(msgspec.Struct):
-    """Numbers, or base64 of fp32 values, little-endian."""
+    """Numbers, or base64 of fp32 values, little-endian; `embeddings` are the tokens', where those are asked for."""
 
     object: Literal["embedding"]
     index: Count
-    embedding: list[float] | str
+    embedding: list[float] | str | UnsetType = UNSET
+    embeddings: list[list[float] | str] | UnsetType = UNSET
 
 
 class EmbeddingList(msgspec.Struct):
@@ -164,8 +166,8 @@ class Reranking(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """`max_model_len` is the most positions of a sequence, `headway` what the replica has to give, as the event
-    `loaded` says it; both null while the model loads."""
+    """`max_model_len` is the maximum context length, `headway` the replica's resources as in the event `loaded`; both
+    are null while the model loads."""
 
     id: str
     object: Literal["model"]
@@ -199,106 +201,3 @@ class Tokens(msgspec.Struct):
 
 class Prompt(msgspec.Struct):
     prompt: str
-
-
-class Sequence(msgspec.Struct):
-    """One token history: positions by what became of them, blocks held and shared, tokens."""
-
-    positions: dict[str, Count]
-    blocks: dict[str, Count]
-    tokens: dict[str, Count]
-
-
-class Prefix(msgspec.Struct):
-    """Positions reused at first admission, and why there were no more."""
-
-    reused: Count
-    miss: Object | None
-
-
-class Interval(msgspec.Struct):
-    """Time of one kind, in milliseconds; waits name what for."""
-
-    name: str
-    ms: float
-    on: On | UnsetType = UNSET
-    rule: WaitRule | UnsetType = UNSET
-
-
-class Part(msgspec.Struct):
-    """A window of an input, or another part that is evaluated whole: `done` of `of` evaluations, the last of them in
-    `step`, of so many positions."""
-
-    done: Count
-    of: Count
-    step: Count | None
-    positions: Count | UnsetType = UNSET
-
-
-class RequestRecord(msgspec.Struct):
-    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`. What is not a text's has
-    `parts` in the place of sequences, and the model's `stages` for each."""
-
-    id: str
-    pattern: Pattern
-    stage: Stage
-    verdict: Verdict | None
-    sequences: list[Sequence]
-    preemptions: Count
-    preempted_for: list[str]
-    prefix: Prefix
-    intervals: list[Interval]
-    elapsed_ms: float
-    priority: int
-    max_tokens: int | None
-    parts: list[Part] | UnsetType = UNSET
-    stages: list[str] | UnsetType = UNSET
-
-
-class RequestRecords(msgspec.Struct):
-    """A page; `next` is the id to go on `after`, or null."""
-
-    data: list[RequestRecord]
-    next: str | None
-
-
-class ListRecords(msgspec.Struct):
-    """The requests of one exchange with a list of prompts."""
-
-    id: str
-    data: list[RequestRecord]
-
-
-class Blocks(msgspec.Struct):
-    """live + reusable + free = total."""
-
-    total: Count
-    live: Count
-    reusable: Count
-    free: Count
-
-
-class Tier(msgspec.Struct):
-    name: str
-    blocks: Count
-    bytes: Count
-
-
-class ModelLevels(msgspec.Struct):
-    """What one model's pool holds, in the unit of its space, and how many of its seats are used."""
-
-    model: str
-    live: Count
-    reusable: Count
-    free: Count
-    seats: Count
-
-
-class Pool(msgspec.Struct):
-    """Memory reserved for state, and what its blocks are."""
-
-    reserved_bytes: Count
-    block_tokens: Count
-    blocks: Blocks
-    tiers: list[Tier]
-    models: list[ModelLevels]

@@ -3,6 +3,7 @@ results of a reranking."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,8 @@ _json = msgspec.json.Encoder()
 
 
 class Evaluation(Following):
-    """The requests of one exchange, one for each of `cuts`, and what the model made of their inputs."""
+    """The requests of one exchange, one for each of `cuts`, and what the model made of their inputs. At most
+    `at_once` of them are alive at a time."""
 
     def __init__(
         self,
@@ -35,18 +37,29 @@ class Evaluation(Following):
         cuts: Sequence[Cut],
         exchange: Exchange,
         field: str,
+        at_once: int,
     ) -> None:
         super().__init__(front, model, exchange)
         assert model.ready is not None
         self._size = model.ready.facts.vector
         self._cuts = {new.id: cut for new, cut in zip(news, cuts, strict=True)}
         self._values: dict[str, list[bytes]] = {new.id: [b""] * len(new.inputs) for new in news}
-        longest = [max(each.cost for each in new.inputs) for new in news]
         places = range(len(news)) if len(news) > 1 else (None,)
-        self.submit(
-            news,
-            [Wanted(most, None, prompt_field=field, place=i) for most, i in zip(longest, places, strict=True)],
+        self._coming = deque(
+            (new, Wanted(max(each.cost for each in new.inputs), None, prompt_field=field, place=place))
+            for new, place in zip(news, places, strict=True)
         )
+        self._at_once = at_once
+        self.ended()
+
+    def ended(self) -> None:
+        """Submit more once half of those before are over, so that several reach the engine together."""
+        if self._coming and self._left <= self._at_once // 2:
+            news, wanted = zip(*(self._coming.popleft() for _ in range(self._room())), strict=True)
+            self.submit(news, wanted)
+
+    def _room(self) -> int:
+        return min(len(self._coming), self._at_once - self._left)
 
     def take(self, item: Arriving) -> None:
         assert isinstance(item, Embedded), "an encoder sends vectors"
@@ -68,7 +81,8 @@ class Evaluation(Following):
         cut, values = self._cuts[id], self._values[id]
         if cut.what == "split":
             return weighted_mean(rows_of(b"".join(values), self._size), cut.weights)
-        return rows_of(values[0], self._size)
+        (only,) = cut.inputs
+        return rows_of(values[0], len(values[0]) // (4 * only.rows) if only.raw else self._size)
 
     def _told(self) -> dict[str, Any]:
         """What was spent, and what became of the inputs that did not stay as they are."""
@@ -105,20 +119,28 @@ class Embeddings:
     normalized: bool
 
     def body(self, rows: Sequence[Rows], cuts: Sequence[Cut]) -> dict[str, Any]:
-        """In the order of the inputs; a document of several chunks has a row for each."""
+        """In the order of the inputs; a document of several chunks has a row for each, and tokens' vectors stand
+        together under `embeddings`."""
         remade = [
             shortened(each, self.dimensions, normalize=self.normalize and self._other(each, cut))
             for each, cut in zip(rows, cuts, strict=True)
         ]
-        together = remade[0] if len(remade) == 1 else np.concatenate(remade)
-        vectors = as_base64(together) if self.base64 else as_floats(together)
-        data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
+        data: list[dict[str, Any]]
+        if any(cut.inputs[0].raw for cut in cuts):
+            given = [self._written(each) for each in remade]
+            data = [{"object": "embedding", "index": i, "embeddings": each} for i, each in enumerate(given)]
+        else:
+            vectors = self._written(remade[0] if len(remade) == 1 else np.concatenate(remade))
+            data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
         return {"object": "list", "model": self.model, "data": data}
+
+    def _written(self, vectors: Rows) -> list[bytes] | list[list[float]]:
+        return as_base64(vectors) if self.base64 else as_floats(vectors)
 
     def _other(self, rows: Rows, cut: Cut) -> bool:
         """Whether these vectors may be of another length than 1."""
         cut_off = self.dimensions is not None and self.dimensions < rows.shape[1]
-        return not self.normalized or cut_off or cut.what == "split"
+        return not self.normalized or cut_off or cut.what == "split" or cut.inputs[0].raw
 
 
 @dataclass(frozen=True)

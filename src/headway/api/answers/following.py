@@ -33,12 +33,14 @@ class Following:
         self._exchange = exchange
         self._queue: asyncio.Queue[Arriving] = asyncio.Queue()
         self._inboxes: dict[str, Inbox] = {}
+        self._left = 0  # requests without an end yet
         self._wanted: dict[str, Wanted] = {}
 
     def submit(self, news: Sequence[TextRequest | EmbedRequest], wanted: Sequence[Wanted]) -> list[Inbox]:
         """`wanted` says in which fields of the body each asked for what. Raises DuplicateRequest."""
         exchange = self._exchange
         inboxes = self._front.submit(news, exchange.received_at, exchange.claim, self._queue)
+        self._left += len(news)
         for new, each, inbox in zip(news, wanted, inboxes, strict=True):
             exchange.served.append(new.id)
             self._inboxes[new.id], self._wanted[new.id] = inbox, each
@@ -55,15 +57,20 @@ class Following:
 
     async def collect(self) -> End:
         """`take` everything; the last end, or the first that is not good."""
-        ends = 0
         while True:
             item = await self._queue.get()
             if not isinstance(item, End):
                 self.take(item)
                 continue
-            ends += 1
-            if ends == len(self._inboxes) or item.stage is not Stage.FINISHED:
+            self._left -= 1
+            if item.stage is not Stage.FINISHED:
                 return item
+            self.ended()
+            if not self._left:
+                return item
+
+    def ended(self) -> None:
+        """One of the requests came to a good end: there may be more to submit."""
 
     def take(self, item: Arriving) -> object:
         """Something that is not an end has come."""

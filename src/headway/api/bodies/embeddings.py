@@ -15,7 +15,7 @@ Given: TypeAlias = str | list[int]
 #: What becomes of an input that is longer than the model takes.
 LongInput: TypeAlias = Literal["error", "truncate", "split", "late"]
 
-_KINDS = "a text, a list of token ids, a list of texts or a list of lists of token ids"
+_KINDS = "a string, a list of token ids, a list of strings or a list of lists of token ids"
 
 
 class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -27,6 +27,8 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                  `input`, or, with `chunk_tokens`, so many tokens each of every text of `input`
     truncate_prompt_tokens   vLLM's: like `truncate`, at so many tokens; -1 at what the model takes
     prompt_name, input_type  which of the model's prompts is put before each text
+    token_vectors  a vector of each token, special ones included, instead of one of them all: what the encoder has
+                 before anything is pooled
     normalize    vectors of length 1; by default as the model's files say
     """
 
@@ -39,6 +41,7 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     chunk_tokens: int | None = None
     prompt_name: str | None = None
     input_type: str | None = None
+    token_vectors: bool = False
     normalize: bool | None = None
     add_special_tokens: bool = True
     priority: int = 0
@@ -49,14 +52,19 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         listed = isinstance(self.input, list) and not (self.input and all(type(id) is int for id in self.input))
         given: list[Given] = self.input if listed else [self.input]  # type: ignore[assignment]
         if not given:
-            raise InvalidRequest("input", "input is an empty list; at least one text is needed")
+            raise InvalidRequest("input", "input is an empty list; at least one text is required")
         for i, item in enumerate(given):
             named = f"input[{i}]" if listed else "input"
             if not isinstance(item, str) and not (isinstance(item, list) and all(type(id) is int for id in item)):
-                raise InvalidRequest("input", f"input must be {_KINDS}; {named} is neither text nor token ids")
+                raise InvalidRequest("input", f"input must be {_KINDS}; {named} is neither a string nor token ids")
             if not item:
-                raise InvalidRequest("input", f"{named} is empty; at least one token is needed")
+                raise InvalidRequest("input", f"{named} is empty; at least one token is required")
         return given, listed
+
+    @property
+    def one_vector_each(self) -> bool:
+        """Whether each input has a vector, or tokens' vectors, of its own."""
+        return self.treatment != "late"
 
     @property
     def treatment(self) -> LongInput:
@@ -75,7 +83,7 @@ def read_embeddings(data: bytes) -> tuple[EmbeddingsBody, list[Given], bool, lis
             raise InvalidRequest("truncate_prompt_tokens", message)
         check_truncation(body.truncate_prompt_tokens)
     if body.chunk_tokens is not None and body.long_input != "late":
-        raise InvalidRequest("chunk_tokens", "chunk_tokens is the size of the chunks of long_input: late")
+        raise InvalidRequest("chunk_tokens", "chunk_tokens requires long_input: late")
     if body.prompt_name is not None and body.input_type is not None:
         raise InvalidRequest("input_type", "prompt_name and input_type both choose a prompt; send one of them")
     return body, given, listed, ignored

@@ -27,7 +27,7 @@ _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|/(?![/*])(?:\\.|[^/\\\n])+/|//[^\n]*|#[
 
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
-    """`strict` changes nothing: an answer is always held to its schema."""
+    """`strict` changes nothing: an answer always fits its schema."""
 
     name: str
     schema: dict[str, Any] | bool
@@ -36,7 +36,7 @@ class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """OpenAI's `response_format`. A schema may also stand under `schema`, as clients of llama.cpp and Together send
+    """OpenAI's `response_format`. A schema may also be given as `schema`, as clients of llama.cpp and Together send
     it."""
 
     type: Literal["text", "json_object", "json_schema"]

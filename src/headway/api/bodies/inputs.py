@@ -83,7 +83,7 @@ def prompt_of(model: FrontEncoder, body: EmbeddingsBody) -> tuple[str, list[str]
     known = ", ".join(map(repr, prompts)) if prompts else "it has none"
     if body.prompt_name is not None:
         if body.prompt_name not in prompts:
-            message = f"prompt_name is {body.prompt_name!r}, which is no prompt of {model.name} ({known})"
+            message = f"prompt_name is {body.prompt_name!r}, which is not a prompt of {model.name} ({known})"
             raise InvalidRequest("prompt_name", message)
         return prompts[body.prompt_name], []
     if body.input_type is not None:
@@ -105,10 +105,13 @@ def check_embeddings(model: FrontEncoder, body: EmbeddingsBody) -> None:
     assert model.ready is not None
     facts = model.ready.facts
     if body.dimensions is not None and body.dimensions > facts.vector:
-        message = f"dimensions is {body.dimensions}; {model.name} makes vectors of {facts.vector} values"
+        message = f"dimensions is {body.dimensions}; {model.name} has vectors of {facts.vector} dimensions"
         raise InvalidRequest("dimensions", f"{message}, so it must be from 1 to {facts.vector}")
     if body.normalize is False and facts.normalized:
         raise InvalidRequest("normalize", f"normalize is false, but {model.name} normalizes its vectors itself")
+    if body.token_vectors and body.treatment in ("split", "late"):
+        message = f"token_vectors pools nothing, and long_input: {body.treatment} does; send one of them"
+        raise InvalidRequest("token_vectors", message)
     if body.treatment == "late" and "cls" in model.modules.pooling:
         message = f"late pools the positions of each chunk, but {model.name} takes its vector from the first position"
         raise InvalidRequest("long_input", f"{message} of an input (cls); use split")
@@ -132,25 +135,12 @@ def embedding_inputs(
     """What is evaluated of each input, or of all of them together where they are the chunks of one document. Raises
     InvalidRequest for ids that are no tokens, a prompt before token ids, and a chunk without tokens."""
     assert model.ready is not None
-    limit, vocab = model.ready.max_context, model.ready.facts.vocab
+    limit = model.ready.max_context
     names = [f"input[{i}]" if listed else "input" for i in range(len(given))]
-    if body.treatment in ("error", "late") and (long := _told_by_length(model, given, names, limit)):
-        return long
-    if prompt and (body.prompt_name or body.input_type) and not all(isinstance(each, str) for each in given):
-        raise InvalidRequest("input", "a prompt goes before texts, and input has token ids; leave the prompt out")
-    texts = [prompt + each for each in given if isinstance(each, str)]
-    encoded = iter(_encode(model, texts))
     frame = model.frame if body.add_special_tokens else _UNFRAMED
-    inputs: list[_Input] = []
-    for name, each in zip(names, given, strict=True):
-        if isinstance(each, str):
-            inputs.append(_Input(next(encoded), frame))
-            continue
-        _check_ids(name, each, frame, vocab)
-        inputs.append(_Input(frame.within(each), frame))
-    for name, one in zip(names, inputs, strict=True):
-        if not one.positions:
-            raise InvalidRequest("input", f"{name} has no tokens; at least one is needed")
+    if body.treatment in ("error", "late") and (long := _told_by_length(model, given, names, limit - frame.around)):
+        return replace(long, tokens=long.tokens + frame.around)
+    inputs = _tokenized(model, body, given, names, prompt)
     if body.treatment == "late":
         return _late(body, inputs, names, limit)
     opening = _encode(model, [prompt])[0] if prompt and body.treatment == "split" else []
@@ -159,7 +149,7 @@ def embedding_inputs(
         cut = _cut(body, one, limit, opening)
         if cut is None:
             return Overlong(name, one.positions, "input", _instead(model))
-        cuts.append(cut)
+        cuts.append(windows.unpooled(cut) if body.token_vectors else cut)
     return cuts
 
 
@@ -175,6 +165,29 @@ class _Input:
         return len(self.tokens) + self.frame.around
 
 
+def _tokenized(
+    model: FrontEncoder, body: EmbeddingsBody, given: Sequence[Given], names: Sequence[str], prompt: str
+) -> list[_Input]:
+    """Each input with its prompt; of a document that comes in chunks only the first has one."""
+    if prompt and (body.prompt_name or body.input_type) and not all(isinstance(each, str) for each in given):
+        raise InvalidRequest("input", "a prompt is put before texts, but input has token ids; leave out the prompt")
+    assert model.ready is not None
+    texts = [each for each in given if isinstance(each, str)]
+    prompted = len(texts) if body.one_vector_each or body.chunk_tokens else 1
+    encoded = iter(_encode(model, [*(prompt + each for each in texts[:prompted]), *texts[prompted:]]))
+    frame = model.frame if body.add_special_tokens else _UNFRAMED
+    inputs: list[_Input] = []
+    for name, each in zip(names, given, strict=True):
+        if isinstance(each, str):
+            inputs.append(_Input(next(encoded), frame))
+        else:
+            _check_ids(name, each, frame, model.ready.facts.vocab)
+            inputs.append(_Input(frame.within(each), frame))
+        if not inputs[-1].positions:
+            raise InvalidRequest("input", f"{name} has no tokens; at least one is needed")
+    return inputs
+
+
 def _check_ids(name: str, ids: list[int], frame: Frame, vocab: int) -> None:
     """Ids of another tokenizer would be evaluated as well, to a vector that means nothing."""
     langchain = (
@@ -185,8 +198,8 @@ def _check_ids(name: str, ids: list[int], frame: Frame, vocab: int) -> None:
         raise InvalidRequest("input", f"{own}; {name} has {min(ids)} to {max(ids)}. {langchain}")
     if not frame.surrounds(ids):
         wanted = f"{list(frame.before)} … {list(frame.after)}"
-        what = f"{name} has token ids without the special tokens that this model wants around a text, {wanted}"
-        unless = "To have them evaluated as they are, send add_special_tokens: false"
+        what = f"{name} has token ids without the special tokens that this model expects around a text, {wanted}"
+        unless = "To evaluate them as they are, send add_special_tokens: false"
         raise InvalidRequest("input", f"{what}. {langchain}. {unless}")
 
 
@@ -211,7 +224,7 @@ def _late(body: EmbeddingsBody, inputs: list[_Input], names: list[str], limit: i
     frame = inputs[0].frame
     for name, each in zip(names, inputs, strict=True):
         if not each.tokens:
-            raise InvalidRequest("input", f"{name} has no tokens of its own, so there is nothing to pool for it")
+            raise InvalidRequest("input", f"{name} has no tokens, so there is nothing to pool")
     if body.chunk_tokens is None:
         documents = [windows.late([each.tokens for each in inputs], frame)]
         names = ["input"]
@@ -226,7 +239,7 @@ def _late(body: EmbeddingsBody, inputs: list[_Input], names: list[str], limit: i
 
 
 def _instead(model: FrontEncoder) -> str:
-    late = "" if "cls" in model.modules.pooling else " (late needs one pass over all of it)"
+    late = "" if "cls" in model.modules.pooling else " (late requires one pass over all of it)"
     return f"set long_input to truncate or split{late}"
 
 
@@ -238,10 +251,10 @@ def _encode(model: FrontEncoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _told_by_length(model: FrontEncoder, given: Sequence[Given], names: Sequence[str], limit: int) -> Overlong | None:
-    """The first that is too long, as far as lengths alone tell."""
+    """The first of more than `limit` tokens of its own, as far as lengths alone tell."""
     for name, each in zip(names, given, strict=True):
         if isinstance(each, str) and len(each) > limit:
-            fewest = model.tokenizer.fewest_tokens(model.written(each)) + model.frame.around
+            fewest = model.tokenizer.fewest_tokens(model.written(each))
             if fewest > limit:
                 return Overlong(name, fewest, "input", _instead(model), at_least=True)
     return None

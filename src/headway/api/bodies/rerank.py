@@ -41,12 +41,12 @@ class RerankBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def texts(self) -> list[str]:
         """Raises InvalidRequest for an empty query, list or document, by its place."""
         if not self.query:
-            raise InvalidRequest("query", "query is empty; at least one token is needed")
+            raise InvalidRequest("query", "query is empty; at least one token is required")
         if not self.documents:
-            raise InvalidRequest("documents", "documents is an empty list; at least one is needed")
+            raise InvalidRequest("documents", "documents is an empty list; at least one is required")
         texts = [each.text if isinstance(each, Document) else each for each in self.documents]
         if "" in texts:
-            message = f"documents[{texts.index('')}] is empty; at least one token is needed"
+            message = f"documents[{texts.index('')}] is empty; at least one token is required"
             raise InvalidRequest("documents", message)
         return texts
 

@@ -6,7 +6,7 @@ All pure. An input has `limit` positions at most, special tokens included; windo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headway.core.plan import Evaluate
@@ -35,6 +35,11 @@ class Cut:
 def whole(tokens: Sequence[int]) -> Cut:
     """All of it, as it is."""
     return Cut("whole", (Evaluate(tuple(tokens)),), (1,), len(tokens))
+
+
+def unpooled(cut: Cut) -> Cut:
+    """The same with a vector of each position."""
+    return replace(cut, inputs=tuple(replace(each, raw=True) for each in cut.inputs))
 
 
 def truncate(tokens: Sequence[int], frame: Frame, limit: int) -> Cut:

@@ -24,11 +24,16 @@ from headway.api.bodies.reading import read_aside
 from headway.api.bodies.rerank import read_rerank
 from headway.api.bodies.windows import Cut
 from headway.api.routes.completions import admissible, refuse_unless_ready
+from headway.core.errors import InvalidRequest
 from headway.core.request import EmbedRequest
 from headway.front.admission import claim_place, settle_claim
 from headway.front.exchange import Exchange, exchange
 from headway.front.models import FrontEncoder
 from headway.front.state import Front
+
+#: Inputs of one request, as in OpenAI's reference.
+MOST_INPUTS = 2048
+_AT_ONCE = 128
 
 
 async def embeddings(request: Request) -> Response:
@@ -41,7 +46,7 @@ async def embeddings(request: Request) -> Response:
     check_embeddings(model, body)
     prompt, unused = prompt_of(model, body)
     current, facts = exchange(request), model.ready.facts
-    claim_place(front, model, current, _bounds(given), "input")
+    claim_place(front, model, current, _bounds(given, "input"), "input", at_once(front))
     prepared = await aside(given, lambda: embedding_inputs(model, body, given, prompt, listed=listed))
     cuts = _fitting(front, model, current, prepared)
     one_document = body.treatment == "late" and body.chunk_tokens is None
@@ -51,7 +56,7 @@ async def embeddings(request: Request) -> Response:
         model.name,
         body.encoding_format == "base64",
         body.dimensions,
-        normalize=facts.normalized if body.normalize is None else body.normalize,
+        normalize=facts.normalized and not body.token_vectors if body.normalize is None else body.normalize,
         normalized=facts.normalized,
     )
     return await evaluation.answer(request, fields.headers, shape)
@@ -65,7 +70,8 @@ async def rerank(request: Request) -> Response:
     model = front.encoder(body.model, "score")
     current = exchange(request)
     query = len(body.query.encode())
-    claim_place(front, model, current, [query + bound for bound in _bounds(documents)], "documents")
+    bounds = [query + bound for bound in _bounds(documents, "documents")]
+    claim_place(front, model, current, bounds, "documents", at_once(front))
     prepared = await aside([body.query, *documents], lambda: pair_inputs(model, body, documents))
     cuts = _fitting(front, model, current, prepared)
     fields = _Fields(body, ignored)
@@ -99,8 +105,17 @@ class _Fields:
         return {"headway-ignored": ", ".join(self.ignored)} if self.ignored else {}
 
 
-def _bounds(given: Sequence[Given]) -> list[int]:
-    """Positions that each input has at most, as far as is known before it is tokenised."""
+def at_once(front: Front) -> int:
+    """How many inputs of one exchange may wait at a time: enough for several steps, and no more than half of what may
+    wait in all."""
+    return max(1, min(_AT_ONCE, front.limits.max_waiting // 2))
+
+
+def _bounds(given: Sequence[Given], field: str) -> list[int]:
+    """Positions that each input has at most, as far as is known before it is tokenised. Raises InvalidRequest for
+    more inputs than an exchange may have."""
+    if len(given) > MOST_INPUTS:
+        raise InvalidRequest(field, f"{field} is a list of {len(given)}; at most {MOST_INPUTS} are served at once")
     return [len(each.encode() if isinstance(each, str) else each) for each in given]
 
 
@@ -137,7 +152,7 @@ def _submit(
         )
         for i, cut in enumerate(cuts)
     ]
-    return Evaluation(front, model, news, cuts, current, field)
+    return Evaluation(front, model, news, cuts, current, field, at_once(front))
 
 
 routes = [

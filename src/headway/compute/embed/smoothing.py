@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 
-from headway.compute.kernels.full_attention import FullAttention, Group
-from headway.compute.kernels.rows import Product
-from headway.compute.models.encoder import Encoder, Inputs, matrices
+from headway.compute.embed.trial import plain_products, trial_states
+from headway.compute.models.encoder import Encoder
 from headway.compute.models.encoder_spec import EncoderSpec
 
-#: Lengths of the texts of random tokens.
-_LENGTHS = (3, 8, 16, 32, 64, 64)
 _LEAST = 1e-5
 
 
@@ -54,28 +50,9 @@ def _normed(spec: EncoderSpec) -> list[tuple[str, str]]:
 def _largest(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """The largest magnitude of each feature of each normed product's input, in order: [hidden] each."""
     seen: dict[str, torch.Tensor] = {}
-    products = {name: _watched(name, *pair, seen) for name, pair in matrices(spec, tensors).items()}
-    generator = torch.Generator().manual_seed(0)
-    lengths = [min(length, spec.max_context) for length in _LENGTHS]
-    groups, first = [], 0
-    for length in lengths:
-        groups.append(Group(first, 1, length))
-        first += length
-    encoder = Encoder(spec, tensors, products)
-    encoder(
-        Inputs(
-            tokens=torch.randint(spec.vocab, (first,), generator=generator),
-            positions=torch.cat([torch.arange(length) for length in lengths]),
-            second=None,
-            attention=FullAttention(groups, first, spec.heads, encoder.bias),
-        )
-    )
-    return [seen[name] for name, _ in _normed(spec)]
 
-
-def _watched(name: str, weight: torch.Tensor, bias: torch.Tensor | None, seen: dict[str, torch.Tensor]) -> Product:
-    def product(x: torch.Tensor) -> torch.Tensor:
+    def watch(name: str, x: torch.Tensor) -> None:
         seen[name] = x.abs().amax(0)
-        return F.linear(x, weight, bias)
 
-    return product
+    trial_states(Encoder(spec, tensors, plain_products(spec, tensors, watch)))
+    return [seen[name] for name, _ in _normed(spec)]

@@ -46,5 +46,5 @@ def plain_int8(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Whole numbers [rows, size] from -127 to 127, int8, and the scale of each row [rows, 1]. What is not finite
     makes its whole row so: the scale says it."""
-    largest = torch.maximum(x.amax(1, keepdim=True), x.amin(1, keepdim=True).neg_()).clamp_min_(_LEAST)
-    return torch.mul(x, 127 / largest).round_().to(torch.int8), largest.mul_(1 / 127)
+    scales = x.abs().amax(1, keepdim=True).mul_(1 / 127).clamp_min_(_LEAST)
+    return torch.div(x, scales).round_().to(torch.int8), scales

@@ -1,4 +1,4 @@
-"""Matrix products y = x Wᵀ + b on weights packed once at load, by the quickest kernel that this machine has.
+"""Matrix products y = x Wᵀ + b on weights packed once at load, by the fastest kernel that works on this machine.
 
 A kernel is *probed*: it is tried on a small product, checked against plain arithmetic, and asked for which numbers
 of rows a row's result is bitwise what it is in any other batch. Some libraries switch to another order of

@@ -162,7 +162,7 @@ class TextExecutor:
         return self._head(self._decoder(self._input(spans, rows))[0])
 
     def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[SpanResult, ...], tuple[int, ...]]:
-        """What came of each span; and the places of the spans with numbers that are not finite."""
+        """The result of each span; and the places of the spans with numbers that are not finite."""
         asked = logit_rows(spans)
         wanted = [*asked.rows, *(row for row, _, _ in asked.scored)]
         hidden, spoiled = self._decoder(self._input(spans, wanted))

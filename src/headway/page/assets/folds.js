@@ -10,16 +10,14 @@ const BEHIND = {
 export const FOLDS = {
   // A replica is ready: its pool is empty.
   loaded(story, event) {
-    story.facts = event;
-    story.pool.empty();
-    story._level({ live: 0, reusable: 0, free: event.blocks, seats_used: 0, evictions: 0 });
+    story.model(event.model).load(event);
   },
 
   // They left no record.
   turned_away(story, event) {},
 
   received(story, event) {
-    story._begin(event.id, event.pattern, event.at);
+    story._begin(event.id, event.pattern, event.at, event.model);
   },
 
   prompted(story, event) {
@@ -30,7 +28,10 @@ export const FOLDS = {
   arrived(story, event) {
     let record = story.live.get(event.id);
     if (!record || record.stage !== "received") record = story._begin(event.id, event.pattern, event.at);
+    const model = story.model(event.model);
     record.stage = "waiting";
+    record.model = model.name;
+    model.pattern ??= event.pattern;
     record.order = event.order;
     record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
@@ -51,7 +52,9 @@ export const FOLDS = {
 
   refused(story, event) {
     let record = story.live.get(event.id);
-    if (!record || record.ended) record = story._begin(event.id, "text", event.at);
+    if (!record || record.ended) {
+      record = story._begin(event.id, story.models.get(event.model)?.pattern ?? "text", event.at, event.model);
+    }
     story._judge(record, event.verdict, event.at);
     record.reason = event.reason;
     story._end(record, "refused", event.at);
@@ -88,24 +91,27 @@ export const FOLDS = {
       sequence.computed = 0;
       story._cut(record, sequence, 0);
     });
-    story._judged.add(event.id);
+    story.model(record.model).judged.add(event.id);
   },
 
   step(story, event) {
+    const model = story.model(event.model);
     story.step = event.step;
-    const behind = new Set([...story._judged, ...story._fresh].filter((id) => !Object.hasOwn(event.waits, id)));
-    story._fresh = [];
-    story._judged = new Set(Object.keys(event.waits));
+    const behind = new Set([...model.judged, ...model.fresh].filter((id) => !Object.hasOwn(event.waits, id)));
+    model.fresh = [];
+    model.judged = new Set();
     for (const id of behind) {
       const record = story.live.get(id);
       if (record?.stage === "waiting") story._wait(record, BEHIND, event.at);
     }
     for (const [id, wait] of Object.entries(event.waits)) {
       const record = story.live.get(id);
-      if (record) story._wait(record, wait, event.at);
+      if (!record) continue;
+      story.model(record.model).judged.add(id);
+      story._wait(record, wait, event.at);
     }
     moveMembers(story, event);
-    story._level(event.levels);
+    model.level(event.levels);
   },
 
   committed(story, event) {
@@ -128,7 +134,7 @@ export const FOLDS = {
     }
     for (const record of story._flying.values()) if (record.ended) story._drop(record);
     story._flying = new Map();
-    story._level(event.levels);
+    story.model(event.model).level(event.levels);
   },
 
   drafts_paused(story, event) {
@@ -146,7 +152,7 @@ export const FOLDS = {
     const record = story.live.get(event.id);
     if (!record) return;
     record.reason = event.by;
-    story.levels = event.levels;
+    story.model(record.model).levels = event.levels;
     story._end(record, "cancelled", event.at);
   },
 
@@ -156,7 +162,7 @@ export const FOLDS = {
     story._flying.delete(event.id); // its blocks are gone, also where no commit will follow
     record.reason = event.reason;
     record.message = event.message;
-    story.levels = event.levels ?? story.levels;
+    if (event.levels) story.model(record.model).levels = event.levels;
     story._end(record, "failed", event.at);
   },
 

@@ -33,9 +33,10 @@ export class SequenceRecord {
 
 export class Record {
   // `hold` is what the blocks it holds remember of it: its id, and its hue, which is its number among the arrivals.
-  constructor(id, pattern, receivedAt) {
+  constructor(id, pattern, receivedAt, model = "") {
     this.id = id;
     this.pattern = pattern;
+    this.model = model;
     this.receivedAt = receivedAt;
     this.hold = Object.freeze({ id, hue: 0 });
     this.stage = "received";

@@ -18,7 +18,7 @@ export async function adopt(server, tape, told) {
 function recordOf(view, tape) {
   const over = ENDS.has(view.stage);
   const now = over ? LONG_AGO_NS : tape.story.at;
-  const record = new Record(view.id, view.pattern, now - view.elapsed_ms * 1e6);
+  const record = new Record(view.id, view.pattern, now - view.elapsed_ms * 1e6, view.model);
   const intervals = view.intervals.map(({ name, on = null, rule = null, ms }) => ({ name, on, rule, ns: ms * 1e6 }));
   const open = over ? null : intervals.pop();
   Object.assign(record, {

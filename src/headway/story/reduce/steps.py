@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from headway.core import events as ev
 
-#: How a step's positions may end, in the words of `positions_total{kind}`.
+#: What a step may be spent on: how positions of a text may end, in the words of `positions_total{kind}`, and the
+#: items of other patterns, in their own unit.
 KINDS = ("prefilled", "decoded", "recomputed", "rejected", "evaluated")
 _KIND_OF_DOING = {"prefill": "prefilled", "decode": "decoded", "recompute": "recomputed"}
 #: What is evaluated once, and not a sequence's: an encoder's positions, or what another model's budget counts.
@@ -17,7 +18,7 @@ _OTHER = "evaluated"
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step. Times are nanoseconds of the monotonic clock.
+    """One step of one model. Times are nanoseconds of the monotonic clock.
 
     ended_at   when its result was in the books, or when it was known that none comes; None while it runs
     outcomes   what its spans came to; empty while it runs, and for a step that failed
@@ -31,6 +32,7 @@ class StepRecord:
     members: tuple[ev.Member, ...]
     waiting: int
     head: str | None
+    model: str = ""
     ended_at: int | None = None
     outcomes: tuple[ev.Outcome, ...] = ()
     moves: tuple[ev.Moved, ...] = ()
@@ -43,12 +45,12 @@ class StepRecord:
 
     @property
     def spent(self) -> int:
-        """Positions of its budget that it evaluates, drafts included."""
+        """What it takes of its budget: positions that it evaluates, drafts included, or what other items cost."""
         return sum(member.positions for member in self.members)
 
     def positions(self) -> dict[str, int]:
-        """Its positions by kind; they sum to `spent`. Exact once the result is in; until then, and for a step that
-        failed, as planned, where a span that recomputes any position counts as recomputed."""
+        """What it was spent on; the kinds sum to `spent`. Exact once the result is in; until then, and for a step
+        that failed, as planned, where a span that recomputes any position counts as recomputed."""
         if self.outcomes:
             counted = {kind: sum(getattr(outcome, kind) for outcome in self.outcomes) for kind in KINDS[:-1]}
             return {**counted, _OTHER: 0}
@@ -86,7 +88,9 @@ class Steps:
                 if running is not None:
                     running.ended_at = event.at
                 self._records.append(
-                    StepRecord(event.step, event.at, event.budget, event.members, event.waiting, event.head)
+                    StepRecord(
+                        event.step, event.at, event.budget, event.members, event.waiting, event.head, event.model
+                    )
                 )
             case ev.Committed() if running is not None:
                 running.ended_at, running.outcomes, running.moves = event.at, event.outcomes, event.moves

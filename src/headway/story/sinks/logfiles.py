@@ -134,7 +134,7 @@ def make_way(path: Path, kept_bytes: int) -> None:
 
 
 def read_head(path: Path) -> LogHead:
-    """Raises LogError for a file that cannot be read, is no event log, or was written by another version."""
+    """Raises LogError for a file that cannot be read, is not an event log, or was written by another version."""
     try:
         if (other := _not_regular(path.stat().st_mode)) is not None:
             raise LogError(path, f"it {other}")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from headway.core import events as ev
 from headway.core.request import Stage
+from headway.core.verdict import Wait
 from headway.story.reduce.reducer import Story
-from headway.story.tell.explain import verdict_view
-from headway.story.tell.sentences import count, shortage
+from headway.story.tell.sentences import AWAITED, count, shortage
 
 #: What a request did in one step, as a letter of its strip.
 STRIP = {"prefill": "P", "decode": "d", "recompute": "r", "evaluate": "e", "wait": "w", "over": ".", "away": " "}
@@ -87,11 +87,10 @@ class Narrator:
         """Whoever waits for something that it did not wait for before."""
         told = []
         for id in [id for id, record in self.story.live.items() if record.stage is Stage.WAITING]:
-            view = verdict_view(self.story, self.story.live[id], event.at)
-            if view is not None and view["kind"] == "wait" and self._waits.get(id) != view["rule"]:
-                self._waits[id] = view["rule"]
-                on = {"space": "space", "turn": "a turn", "input": "input"}[view["on"]]
-                told.append(f"{id} waits for {on}: {shortage(view)}")
+            verdict = self.story.live[id].verdict
+            if isinstance(verdict, Wait) and self._waits.get(id) != verdict.rule:
+                self._waits[id] = verdict.rule
+                told.append(f"{id} waits for {AWAITED[verdict.on]}: {shortage(verdict)}")
         for id in [id for id in self._waits if id not in event.waits]:
             del self._waits[id]
         return [*self.flush(), *told] if told else []

@@ -28,6 +28,7 @@ class Finding:
     next     the one thing to do
     but      what that costs, or what would not help, and why
     evidence the numbers, by name
+    model    whose it is, where several are served
     """
 
     name: str
@@ -37,6 +38,7 @@ class Finding:
     but: str = ""
     lost: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
 
 
 def worth(observed: Observations, cost_ns: float) -> bool:

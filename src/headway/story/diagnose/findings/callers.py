@@ -127,12 +127,13 @@ def before_the_replica(observed: Observations) -> Finding | None:
     lags = [r.sent_at - r.received_at for r in observed.requests.values() if r.sent_at is not None]
     if len(lags) < FEW or sum(lags) < SHARE * observed.lives_ns():
         return None
-    prompts = [r.arrived.prompt for r in observed.requests.values() if r.arrived]
+    prompts = [r.arrived.prompt for r in observed.requests.values() if r.arrived and r.arrived.prompt]
+    sized = f", for prompts of {middle(prompts)} positions (median)" if prompts else ""
     return Finding(
         "before_the_replica",
         sum(lags) / 1e9,
         f"{len(lags)} requests took {duration(sum(lags))} in total (median {duration(middle(lags))}) from their "
-        f"headers to the replica, for prompts of {middle(prompts)} positions (median).",
+        f"headers to the replica{sized}.",
         "check how clients send: their bodies are received and tokenised in that time (a prompt of token ids needs "
         "no tokenising)",
         "No step option would help: the replica had not received these requests yet.",

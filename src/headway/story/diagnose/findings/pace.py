@@ -23,20 +23,23 @@ _Slow: TypeAlias = tuple[Gap, ObservedStep, int]
 
 
 def step_budget(observed: Observations) -> Finding | None:
-    """Prompts waited for what a step may spend. More of it helps only by what a step costs beside its positions."""
-    full = [step for step in observed.done if step.prefill and step.positions >= step.budget]
+    """Prompts, or whole inputs, waited for what a step may spend. More of it helps only by what a step costs beside
+    its positions."""
+    full = [step for step in observed.done if (step.prefill or step.evaluated) and step.positions >= step.budget]
     cost_ns = sum(step.owned_ns * (step.waiting * (step.head == "budget") + step.stalled) for step in full)
     if len(full) < FEW or not worth(observed, cost_ns):
         return None
     budget = full[-1].budget
     stretched = max((known.chunks for known in observed.requests.values()), default=0)
+    whole = any(step.evaluated for step in full)
     says = (
-        f"{count(len(full), 'step')} spent all {budget} positions of their budget while prompts waited for more, "
-        f"{duration(cost_ns)} in total; one prompt took {count(stretched, 'step')}."
+        f"{count(len(full), 'step')} spent all {budget} positions of their budget while "
+        f"{'inputs' if whole else 'prompts'} waited for more, {duration(cost_ns)} in total"
+        + ("." if whole else f"; one prompt took {count(stretched, 'step')}.")
     )
     evidence: dict[str, Any] = {"full_steps": len(full), "step_tokens": budget, "most_chunks": stretched}
     line = cost_line(observed.done)
-    warning = "Gaps between tokens (inter-token latency) grow in steps with a prompt."
+    warning = "" if whole else "Gaps between tokens (inter-token latency) grow in steps with a prompt."
     if line is not None:
         saved = line.fixed_ns / 2 / line.of(budget)
         evidence |= {"fixed_ms": line.fixed_ns / 1e6, "position_ms": line.position_ns / 1e6}
@@ -52,7 +55,7 @@ def step_budget(observed: Observations) -> Finding | None:
                 evidence=evidence,
             )
         cost_ns = round(cost_ns * saved)
-        warning = (
+        warning = warning and (
             f"Gaps between tokens (inter-token latency) grow: up to {duration(line.of(2 * budget))} instead of "
             f"{duration(line.of(budget))} in steps with a prompt."
         )

@@ -24,15 +24,16 @@ def seats_full(observed: Observations) -> Finding | None:
     seats = max(step.levels.seats_used + step.waits["seats"].have for step in rows)
     spare = min(step.levels.free + step.levels.reusable for step in rows)
     each = max(observed.most_held, *(-(-step.levels.live // max(1, step.levels.seats_used)) for step in rows))
-    total = rows[0].levels.live + rows[0].levels.reusable + rows[0].levels.free
-    more, budget = spare // each, rows[-1].budget
+    total = rows[0].levels.total
+    most = max(step.waiting for step in rows)
+    more, budget = spare // each if each else most, rows[-1].budget
     evidence = {
-        "steps": len(rows), "seats": seats, "most_waiting": max(step.waiting for step in rows),
+        "steps": len(rows), "seats": seats, "most_waiting": most,
         "spare_blocks": spare, "blocks": total, "blocks_each": each, "more_seats": more,
     }  # fmt: skip
     waited = (
         f"In {count(len(rows), 'step')} too few of the {count(seats, 'seat')} were free; up to "
-        f"{count(evidence['most_waiting'], 'request')} waited, {duration(cost_ns)} in total"
+        f"{count(most, 'request')} waited, {duration(cost_ns)} in total"
     )
     if more < 1:
         return Finding(
@@ -44,8 +45,17 @@ def seats_full(observed: Observations) -> Finding | None:
             "More --seats alone would not help: there is no memory for them.",
             evidence=evidence,
         )
-    wanted = seats + min(more, evidence["most_waiting"])
+    wanted = seats + min(more, most)
     step_tokens = f", and --step-tokens to at least as many (it is {budget})" if wanted > budget else ""
+    if not each:
+        return Finding(
+            "seats_full",
+            cost_ns / 1e9,
+            f"{waited}.",
+            f"raise --seats from {seats} to {wanted}{step_tokens}",
+            "More --memory would not help: such a request keeps no state.",
+            evidence=evidence,
+        )
     return Finding(
         "seats_full",
         cost_ns / 1e9,
@@ -58,21 +68,26 @@ def seats_full(observed: Observations) -> Finding | None:
 
 
 def memory_full(observed: Observations) -> Finding | None:
-    """Requests waited for blocks while seats were free."""
-    rows, cost_ns = _waiting_for(observed, "blocks")
+    """Requests waited for blocks, or for the bytes of a latent, while seats were free."""
+    rule = "latent" if any(step.head == "latent" for step in observed.steps) else "blocks"
+    rows, cost_ns = _waiting_for(observed, rule)
     seats = observed.seats
     if len(rows) < FEW or not worth(observed, cost_ns):
         return None
-    short = max(step.waits["blocks"].short for step in rows)
-    total = rows[0].levels.live + rows[0].levels.reusable + rows[0].levels.free
+    short = max(step.waits[rule].short for step in rows)
+    total = rows[0].levels.total
     spare = min(seats - step.levels.seats_used for step in rows)
     first = observed.steps[0].levels.evictions
     evicted = max(0, rows[-1].levels.evictions - first)
-    bytes_more = f" ({size(short * observed.loaded.block_bytes)} more)" if observed.loaded else ""
+    bytes_more = (
+        f" ({size(short * observed.loaded.block_bytes)} more)" if observed.loaded and rule == "blocks" else ""
+    )
+    needed = count(total + short, "block") if rule == "blocks" else f"{total + short} bytes"
     known = f" of {seats}" if observed.loaded else ""
     waiting = max(step.waiting for step in rows)
+    unit = "blocks" if rule == "blocks" else "bytes"
     says = (
-        f"In {count(len(rows), 'step')} a request waited for blocks, up to {short} short (the pool has {total}); up "
+        f"In {count(len(rows), 'step')} a request waited for {unit}, up to {short} short (the pool has {total}); up "
         f"to {count(waiting, 'request')} waited, {duration(cost_ns)} in total."
     )
     meanwhile = [
@@ -85,9 +100,9 @@ def memory_full(observed: Observations) -> Finding | None:
         "memory_full",
         cost_ns / 1e9,
         says,
-        f"raise --memory from {total} to at least {total + short} blocks{bytes_more}",
+        f"raise --memory from {total} to at least {needed}{bytes_more}",
         f"More --seats would not help: at least {spare}{known} were free." if spare > 0 and observed.loaded else "",
-        evidence={"steps": len(rows), "short_blocks": short, "blocks": total, "spare_seats": spare,
+        evidence={"steps": len(rows), f"short_{unit}": short, unit: total, "spare_seats": spare,
                   "evictions": evicted, "preemptions": len(observed.preemptions)},
     )  # fmt: skip
 
@@ -96,7 +111,7 @@ def recomputed(observed: Observations) -> Finding | None:
     """Work that was done again because the state was gone."""
     again = observed.counts["recomputed"]
     evaluated = sum(observed.counts[kind] for kind in ("prefilled", "decoded", "recomputed", "rejected"))
-    if not observed.preemptions or not observed.steps or again < SHARE * evaluated:
+    if not observed.preemptions or not observed.steps or not again or again < SHARE * evaluated:
         return None
     cost_ns = price_ns(observed, again)
     pairs = Counter((event.by, event.id) for event in observed.preemptions)
@@ -104,7 +119,7 @@ def recomputed(observed: Observations) -> Finding | None:
     lost = sum(sum(event.lost) for event in observed.preemptions)
     used = max(step.levels.seats_used for step in observed.steps)
     levels = observed.steps[-1].levels
-    total = levels.live + levels.reusable + levels.free
+    total = levels.total
     fits = total // max(1, observed.most_held)
     lower = f", or lower --seats to {fits}" if 0 < fits < used else ""
     return Finding(
