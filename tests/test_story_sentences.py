@@ -71,7 +71,7 @@ def test_running_with_one_token_and_one_block():
     world.step()
     assert say(world, "a") == [
         "a is running, 1.1 ms after it arrived: 10 prompt positions, 1 token emitted, 1 block held.",
-        "Reused 0 of 10 prompt positions: it has no whole block before its last position.",
+        "Reused 0 of 10 prompt positions: what is left is shorter than a block, and no known prefix goes on like it.",
         "Its time: prefill 1.1 ms (100%).",
     ]
 
@@ -100,7 +100,7 @@ def test_finished():
     world.run()
     assert say(world, "b") == [
         "b finished (stop) after 1.0 ms: 16 prompt positions, 1 token emitted.",
-        "Reused 12 of 16 prompt positions: that is every whole block before its last position.",
+        "Reused 15 of 16 prompt positions: the last position is always computed.",
         "Its time: prefill 1.0 ms (100%).",
     ]
 
@@ -124,7 +124,7 @@ def test_cancelled(by, words):
     world.engine.cancel("a", by=by)
     assert say(world, "a") == [
         f"a was cancelled after 1.1 ms ({words}): 10 prompt positions, 1 token emitted.",
-        "Reused 0 of 10 prompt positions: it has no whole block before its last position.",
+        "Reused 0 of 10 prompt positions: what is left is shorter than a block, and no known prefix goes on like it.",
         "Its time: prefill 1.1 ms (100%).",
     ]
 
@@ -286,7 +286,7 @@ def test_waiting_for_the_budget():
 def test_the_rules_that_nothing_produces_yet_have_a_sentence_too():
     """Whatever else is added to the closed list, its numbers are told."""
     told = {"need": 3, "have": 1, "short": 2, "unit": "blocks", "ahead": 1, "since_step": 4, "since_ms": 2.0}
-    for rule in RULES.keys() - {"blocks", "latent", "seats", "budget", "order", "model", "grammar"}:
+    for rule in RULES.keys() - {"blocks", "reservation", "latent", "seats", "budget", "order", "model", "grammar"}:
         on = {"space": "space", "turn": "a turn", "input": "input"}[RULES[rule]]
         assert waiting(StandingWait(on=RULES[rule], rule=rule, **told)) == (
             f"Waiting for {on} since step 4 (2.0 ms): {rule}: needs 3 blocks, has 1, 2 short. 1 request is ahead."
@@ -334,13 +334,13 @@ def test_an_answer_that_was_finished_and_not_delivered():
     [
         ("Reused 0 of 16 prompt positions: prefix reuse is off.", [PROMPT], PROMPT, {"prefix_cache": False}),
         ("Reused 0 of 16 prompt positions: no known prefix starts like this one.", [], PROMPT, {}),
-        ("Reused 8 of 16 prompt positions: the nearest known prefix differs from position 10 on.",
+        ("Reused 10 of 16 prompt positions: the nearest known prefix differs from position 10 on.",
          [[*PROMPT[:10], 99, 99]], PROMPT, {}),
-        ("Reused 4 of 16 prompt positions: the block from position 4 on had been evicted.",
+        ("Reused 4 of 16 prompt positions: the block from position 4 on had been evicted by step 2.",
          [PROMPT, list(range(100, 125))], PROMPT, {"blocks": 8}),
-        ("Reused 12 of 16 prompt positions: that is every whole block before its last position.",
+        ("Reused 15 of 16 prompt positions: the last position is always computed.",
          [PROMPT], PROMPT, {}),
-        ("Reused 0 of 4 prompt positions: it has no whole block before its last position.",
+        ("Reused 3 of 4 prompt positions: the last position is always computed.",
          [PROMPT], PROMPT[:4], {}),
     ],
 )  # fmt: skip

@@ -340,7 +340,7 @@ def test_once_prints_one_screen_and_json_the_same_numbers(server: FakeServer, ca
         record = server.record("stands")
     assert "stands" in told and "1 running, 0 waiting" in told and "\x1b" not in told
     assert view["source"] == server.url and view["seats"] == {"used": 1, "total": 8}
-    assert view["pool"]["blocks"] == {"total": 64, "live": 1, "reusable": 0, "free": 63}
+    assert view["pool"]["blocks"] == {"total": 64, "live": 1, "reusable": 1, "free": 62}
     assert view["pool"]["owners"] == [{"id": "stands", "blocks": 1, "shared": 0}]
     (mine,) = [request for request in view["requests"] if request["id"] == "stands"]
     assert {**record, "words": mine["words"]} | TIMES == mine | TIMES

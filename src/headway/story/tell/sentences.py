@@ -86,11 +86,13 @@ def shortage(wait: Wait) -> str:
     """What a wait is for, and how much of it is missing and held by whom; without since when."""
     need, short = wait.need, wait.short
     match wait.rule:
-        case "blocks":
+        case "blocks" | "reservation":
             own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
+            more = f", and {wait.kept} to be left for growth (--admit {wait.by})" if wait.kept else ""
             text = (
-                f"needs {count(need, 'block')}, {wait.free} free and {wait.reusable} reusable{known}, {short} short."
+                f"needs {count(need - wait.kept, 'block')}{more}, {wait.free} free and {wait.reusable} "
+                f"reusable{known}, {short} short."
             )
             return f"{text} {_holders(wait)}".rstrip()
         case "latent":
@@ -179,6 +181,10 @@ def _never(view: RequestView) -> str:
     verdict = view.verdict
     if not isinstance(verdict, Never):
         return "invalid request"
+    if verdict.rule == "deadline":
+        return (
+            f"it would be complete in {verdict.need} ms at the earliest, and its deadline leaves {verdict.limit} ms"
+        )
     unit = "blocks of state" if verdict.unit == "blocks" else verdict.unit
     raised = f"{verdict.option} raises it" if verdict.option else "it is the model's own"
     return f"it needs {verdict.need} {unit} and the limit is {verdict.limit} ({raised})"
@@ -250,10 +256,10 @@ def _reuse(view: RequestView) -> str:
     miss, reused = view.prefix.miss, view.prefix.reused
     if miss is None or not view.sequences:
         return ""
-    return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss, reused)}."
+    return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss)}."
 
 
-def _missed(miss: Miss, reused: int) -> str:
+def _missed(miss: Miss) -> str:
     match miss.why:
         case "off":
             return "prefix reuse is off"
@@ -262,11 +268,15 @@ def _missed(miss: Miss, reused: int) -> str:
         case "differs":
             return f"the nearest known prefix differs from position {miss.at} on"
         case "evicted":
-            return f"the block from position {miss.at} on had been evicted"
+            return f"the block from position {miss.at} on had been evicted by step {miss.step}"
+        case "short":
+            return "what is left is shorter than a block, and no known prefix goes on like it"
+        case "other":
+            return f"what follows is known with another {miss.what} only"
         case "logprobs":
             return "its prompt's logprobs were asked for, which only computing it gives"
-        case "whole":
-            return f"{'that is every' if reused else 'it has no'} whole block before its last position"
+        case "last":
+            return "the last position is always computed"
     assert_never(miss.why)
 
 
