@@ -13,6 +13,7 @@ from headway.core.request import Request
 from headway.core.verdict import Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
+from headway.policy.durations import Durations
 from headway.policy.order import ORDERS, shorter_first
 from headway.policy.turns import Pace, Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
@@ -40,8 +41,8 @@ class EngineOptions:
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
     what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. `moved`
-    are the arrivals of those who were in its last step. With `size` (what all of a request costs) smaller requests go
-    first, within --max-bypass."""
+    are the arrivals of those who were in its last step, `durations` what parts of its steps took, as far as its
+    executor tells. With `size` (what all of a request costs) smaller requests go first, within --max-bypass."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
+        self.durations = Durations()
         self.moved: frozenset[int] = frozenset()
         self.stopped_at: int | None = None
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost
