@@ -17,6 +17,7 @@ from headway.core import events as ev
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
 from mixed_world import MixedWorld
 from page_log import OF_A_FRONT, delivered, log
 from world import as_json
@@ -183,3 +184,36 @@ def test_64_requests_on_10000_blocks_cost_less_than_a_step_of_20_ms(browser: Bro
         spent = page.evaluate(COST, [64, 10_000, 150])
     assert spent["live"] == 64
     assert spent["fold"] + spent["canvases"] + spent["queue"] < 20 and spent["scrub"] < 200
+
+
+def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser, tmp_path: Path) -> None:
+    world = MixedWorld(names=("image",), latents=2, seats=3)
+    world.image("previews", 4, previews=2, deadline_ms=0.02)
+    world.image("waits", 3, deadline_ms=90_000)
+    world.image("fails", 2)
+    for _ in range(5):
+        world.step()
+    world.engine.plan()
+    world.engine.abort("the step was told to fail")
+    world.image("goes", 3, deadline_ms=90_000)
+    world.image("late", 1, deadline_ms=0.001)
+    world.step(), world.step()
+    world.engine.cancel("goes")
+    world.run()
+    file = tmp_path / "run.html"
+    file.write_text(self_contained(world.events, "a run"))
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(FOLD, [json.loads(msgspec.json.encode(world.events)), False])
+    story, words = Story(), set[str]()
+    for event, theirs in zip(world.events, found, strict=True):
+        story.fold(event)
+        if theirs is not None:
+            records = [*story.live.values(), *story.ended.values()]
+            views = [request_view(story, record, event.at + 1234) for record in records]
+            assert theirs["views"] == as_json(views), event
+            words |= {sentence for view in views for sentence in tell(view)}
+    for part in (
+        "the encoding of its prompt; then", "a preview, after update", "missed by", ", in ",
+        " of 4; then", "its decoding to pixels, the last that is left", "met with", "there is no answer",
+    ):  # fmt: skip
+        assert any(part in sentence for sentence in words), part
