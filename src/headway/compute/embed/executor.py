@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -121,26 +121,47 @@ class EncoderExecutor:
         order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].tokens))
         ordered = [inputs[place] for place in order]
         groups = _groups([len(item.tokens) for item in ordered])
-        states = self._encoder(self._packed(ordered, groups))
         results: list[Vector | None] = [None] * len(inputs)
         spoiled: list[int] = []
         at = 0
-        for group in groups:
+        for group, (states, firsts) in zip(groups, self._states(ordered, groups), strict=True):
             places, of_group = order[at : at + group.inputs], ordered[at : at + group.inputs]
             at += group.inputs
-            mine = states[group.first : group.end].view(group.inputs, group.length, -1)
             plain = [row for row, item in enumerate(of_group) if not item.raw and not item.pools]
             if plain:
-                vectors = self._stages(mine if len(plain) == group.inputs else mine[plain])
+                vectors = self._stages(firsts if len(plain) == group.inputs else firsts[plain])
                 spoiled += [places[plain[row]] for row in rows_not_finite(vectors)]
                 for row, values in zip(plain, vectors.numpy(), strict=True):
                     results[places[row]] = Vector(values.tobytes())
             for row, item in enumerate(of_group):
                 if item.raw or item.pools:
-                    rows = mine[row] if item.raw else self._ranges(mine[row], item.pools)
+                    rows = states[row] if item.raw else self._ranges(states[row], item.pools)
                     spoiled += [places[row]] if rows_not_finite(rows) else []
                     results[places[row]] = Vector(rows.numpy().tobytes())
         return StepResult(tuple(found for found in results if found is not None), tuple(sorted(spoiled)))
+
+    def _states(
+        self, inputs: Sequence[Evaluate], groups: Sequence[Group]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each group, the hidden states that ranges and single positions are read from, and those that whole
+        inputs are pooled from: [inputs, positions, hidden] each. The same for an input whatever others ask for."""
+        packed = self._packed(inputs, groups)
+        if not self._stages.first_only:
+            states = self._encoder(packed)
+            for group in groups:
+                mine = states[group.first : group.end].view(group.inputs, group.length, -1)
+                yield mine, mine
+            return
+        starts = [start for group in groups for start in range(group.first, group.end, group.length)]
+        starts += [0] * (self._products.rows(len(starts)) - len(starts))
+        asked = any(item.raw or item.pools for item in inputs)
+        firsts, everything = self._encoder.first(packed, torch.tensor(starts), all_too=asked)
+        at = 0
+        for group in groups:
+            own = firsts[at : at + group.inputs].unsqueeze(1)
+            at += group.inputs
+            states = own if everything is None else everything[group.first : group.end]
+            yield states.view(group.inputs, -1, states.shape[-1]), own
 
     def _ranges(self, states: torch.Tensor, pools: Sequence[tuple[int, int]]) -> torch.Tensor:
         """One vector for each range of positions of `states` [positions, hidden]: [ranges, values]."""
