@@ -205,8 +205,8 @@ def test_what_updates_take_is_measured_by_how_many_there_are() -> None:
         world.engine.add(image(id, updates))
     world.run()
     durations = world.model.durations
-    assert [durations.ns("update", (), rows) for rows in (1, 2, 3)] == [5_900, 6_800, 7_700]
-    assert durations.ns("update", (), 5) == 9_500  # which was never measured
+    assert [durations.ns("update", (16, 16), rows) for rows in (1, 2, 3)] == [5_900, 6_800, 7_700]
+    assert durations.ns("update", (16, 16), 5) == 9_500  # which was never measured
 
 
 def test_numbers_that_are_not_finite_end_their_image_in_words_that_say_where() -> None:

@@ -94,8 +94,8 @@ class FakeEncoder:
 
 class FakeDiffusion:
     """Implements `LatentExecutor`: latents by slot, until `forget`. `run` moves `clock` by `cost_ns(plan)`, and tells
-    what the updates of a step spent, where it has nothing else. `images` are the sizes that it makes, and
-    `latent_bytes` what it says that each takes."""
+    what the updates of a step spent, where it has nothing else and all are of one size. `images` are the sizes that
+    it makes, and `latent_bytes` what it says that each takes."""
 
     def __init__(
         self,
@@ -134,8 +134,12 @@ class FakeDiffusion:
             return StepResult(results)
         cost_ns = self._cost_ns(plan)
         self._clock.advance(cost_ns)
-        alike = all(isinstance(item, Update) for item in plan.items)
-        return StepResult(results, spent=(Spent("update", (), len(results), cost_ns),) if alike else ())
+        updated = [self._latents[item.slot][0] for item in plan.items if isinstance(item, Update)]
+        sizes = {(asked.width, asked.height) for asked in updated}
+        if len(updated) < len(results) or len(sizes) != 1:
+            return StepResult(results)
+        rows = sum(1 + asked.guided for asked in updated)
+        return StepResult(results, spent=(Spent("update", sizes.pop(), rows, cost_ns),))
 
     def _evaluate(self, item: Item) -> ItemResult:
         match item:

@@ -268,11 +268,11 @@ ItemResult: TypeAlias = SpanResult | Vector | Latent | Pixels
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """How long one part of a step took: items of one `kind`, whose tensors have one `shape`, evaluated together in so
-    many `rows` (a guided update has two)."""
+    """How long one part of a step took: items of one `kind` and one `size` (an image's width and height in pixels,
+    for what depends on it), evaluated together in so many `rows` (a guided update has two)."""
 
     kind: str
-    shape: tuple[int, ...]
+    size: tuple[int, ...]
     rows: int
     ns: int
 

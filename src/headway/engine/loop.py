@@ -202,7 +202,7 @@ class Engine:
         pattern = flight.model.pattern
         books = Books(self.clock.now_ns())
         for part in result.spent:
-            flight.model.durations.note(part.kind, part.shape, part.rows, part.ns)
+            flight.model.durations.note(part.kind, part.size, part.rows, part.ns)
         spoiled = {flight.entries[place].request.arrival: flight.entries[place] for place in result.spoiled}
         failed = self._fail_all(flight.model, [entry.request for entry in spoiled.values()])
         for entry, entered in zip(flight.entries, result.results, strict=True):

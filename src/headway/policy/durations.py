@@ -1,8 +1,8 @@
 """How long a step takes by how much is in it: measured while it runs, and answered for what was not measured yet.
 
-The best batch differs by machine and shape, so it is never a constant: what a joiner would cost the others is read
-from here. A measurement is of one kind of work (`encode`, `update`, `decode_pixels`), one shape of tensors, and so
-many rows evaluated together.
+The best batch differs by machine and size, so it is never a constant: what a joiner would cost the others is read
+from here. A measurement is of one kind of work (`encode`, `update`, `decode_pixels`), one size of what is evaluated
+(an image's width and height), and so many rows evaluated together.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-#: Work that is measured alike: its kind, and the shape of its tensors.
+#: Work that is measured alike: its kind and its size.
 Work: TypeAlias = tuple[str, tuple[int, ...]]
-#: A measurement as it is kept: kind, shape, rows, mean in ns, times measured.
+#: A measurement as it is kept: kind, size, rows, mean in ns, times measured.
 Row: TypeAlias = tuple[str, tuple[int, ...], int, int, int]
 
 #: The mean follows the machine: a measurement counts for at least so much of it.
@@ -37,7 +37,7 @@ class _Mean:
 
 @dataclass(slots=True)
 class Durations:
-    """Means by kind, shape and rows."""
+    """Means by kind, size and rows."""
 
     _means: dict[Work, dict[int, _Mean]] = field(default_factory=dict)
 
@@ -45,26 +45,26 @@ class Durations:
     def of(cls, rows: Iterable[Row]) -> Durations:
         """What `rows()` gave."""
         found = cls()
-        for kind, shape, batch, ns, count in rows:
-            found._means.setdefault((kind, tuple(shape)), {})[batch] = _Mean(ns, count)
+        for kind, size, batch, ns, count in rows:
+            found._means.setdefault((kind, tuple(size)), {})[batch] = _Mean(ns, count)
         return found
 
-    def note(self, kind: str, shape: tuple[int, ...], rows: int, ns: int) -> None:
-        """One measurement: `rows` of this kind and shape took `ns` together."""
-        means = self._means.setdefault((kind, shape), {})
+    def note(self, kind: str, size: tuple[int, ...], rows: int, ns: int) -> None:
+        """One measurement: `rows` of this kind and size took `ns` together."""
+        means = self._means.setdefault((kind, size), {})
         if rows in means:
             means[rows].add(ns)
         else:
             means[rows] = _Mean(ns)
 
-    def ns(self, kind: str, shape: tuple[int, ...], rows: int) -> int | None:
-        """What `rows` would take; None where nothing of this kind and shape was measured.
+    def ns(self, kind: str, size: tuple[int, ...], rows: int) -> int | None:
+        """What `rows` would take; None where nothing of this kind and size was measured.
 
         Between two measured numbers it lies on the line between them. Beyond the largest it grows as between the two
         largest, and never shrinks; from one measurement alone it grows in proportion, which is the most it can be.
         Below the smallest it is what the smallest takes.
         """
-        means = self._means.get((kind, shape))
+        means = self._means.get((kind, size))
         if not means:
             return None
         known = sorted(means)
@@ -85,7 +85,7 @@ class Durations:
     def rows(self) -> list[Row]:
         """All of it as plain data, to be kept between runs."""
         return [
-            (kind, shape, batch, round(mean.ns), mean.count)
-            for (kind, shape), means in sorted(self._means.items())
+            (kind, size, batch, round(mean.ns), mean.count)
+            for (kind, size), means in sorted(self._means.items())
             for batch, mean in sorted(means.items())
         ]

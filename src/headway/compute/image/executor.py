@@ -152,6 +152,11 @@ class DiffusionExecutor:
         height, width = (asked.height // factor or own), (asked.width // factor or own)
         return self._denoiser.channels, height, width
 
+    def _pixels(self, latent: torch.Tensor) -> tuple[int, int]:
+        """Width and height of the image that it becomes."""
+        _, height, width = latent.shape
+        return width * self._decoder.factor, height * self._decoder.factor
+
     # -- the step --------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
@@ -198,7 +203,7 @@ class DiffusionExecutor:
             latents += [image.noise.scaled(image.latent, image.done)] * len(image.features)
             timesteps += [image.noise.timestep(image.done)] * len(image.features)
             features += image.features
-        with step.timed("update", tuple(images[0].latent.shape), len(features)):
+        with step.timed("update", self._pixels(images[0].latent), len(features)):
             predicted = self._denoiser(torch.stack(latents), torch.stack(timesteps), *_padded(features))
             row = 0
             for (place, _), image in zip(items, images, strict=True):
@@ -222,7 +227,7 @@ class DiffusionExecutor:
 
     def _decode(self, items: Sequence[_Placed[DecodePixels]], step: _Step) -> None:
         latents = [self._shown(item) for _, item in items]
-        with step.timed("decode_pixels", tuple(latents[0].shape), len(latents)):
+        with step.timed("decode_pixels", self._pixels(latents[0]), len(latents)):
             pixels = self._decoder(torch.stack(latents))
         for (place, _), one in zip(items, pixels, strict=True):
             data = (one * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
@@ -246,10 +251,10 @@ class _Step:
         self.spent: list[Spent] = []
 
     @contextmanager
-    def timed(self, kind: str, shape: tuple[int, ...], rows: int) -> Iterator[None]:
+    def timed(self, kind: str, size: tuple[int, ...], rows: int) -> Iterator[None]:
         began = perf_counter_ns()
         yield
-        self.spent.append(Spent(kind, shape, rows, perf_counter_ns() - began))
+        self.spent.append(Spent(kind, size, rows, perf_counter_ns() - began))
 
     def enter(self, place: int, result: ItemResult, *values: torch.Tensor) -> None:
         """`values` are what was computed for it."""
