@@ -28,7 +28,8 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
-    """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`)."""
+    """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
+    pool that is counted in bytes are bytes."""
 
     model: str
     blocks: int

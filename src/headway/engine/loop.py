@@ -107,7 +107,8 @@ class Engine:
         refusal = never(worst, model.limits)
         at = self.clock.now_ns()
         self._arrivals += 1
-        due = None if new.deadline_ms is None else at + round(new.deadline_ms * 1e6)
+        arrived = at if new.received_at is None else new.received_at
+        due = None if new.deadline_ms is None else arrived + round(new.deadline_ms * 1e6)
         request = Request(
             new.id, model.name, new.priority, self._arrivals, seats=worst.seats, deadline_at=due, caller=new.caller
         )
@@ -204,6 +205,8 @@ class Engine:
         flight = self._take_flight()
         pattern = flight.model.pattern
         books = Books(self.clock.now_ns())
+        for part in result.spent:
+            flight.model.durations.note(part.kind, part.size, part.rows, part.ns)
         spoiled = {flight.entries[place].request.arrival: flight.entries[place] for place in result.spoiled}
         failed = self._fail_all(flight.model, [entry.request for entry in spoiled.values()])
         for entry, entered in zip(flight.entries, result.results, strict=True):

@@ -16,6 +16,7 @@ from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
 from headway.policy.admit import AnswerLengths
 from headway.policy.deadline import Fastest, soonest_ns, too_late
+from headway.policy.durations import Durations
 from headway.policy.order import ORDERS, shorter_first
 from headway.policy.turns import Pace, Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
@@ -44,8 +45,9 @@ class EngineOptions:
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
     what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. `moved`
-    are the arrivals of those who were in its last step, `answers` the lengths of its latest answers. With `size`
-    (what all of a request costs) smaller requests go first, within --max-bypass."""
+    are the arrivals of those who were in its last step, `durations` what parts of its steps took, as far as its
+    executor tells, `answers` the lengths of its latest answers. With `size` (what all of a request costs) smaller
+    requests go first, within --max-bypass."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
+        self.durations = Durations()
         self.moved: frozenset[int] = frozenset()
         self.stopped_at: int | None = None
         self.answers = AnswerLengths()

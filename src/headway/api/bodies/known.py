@@ -166,6 +166,20 @@ ENCODERS: dict[str, tuple[Any, ...]] = {
 }
 
 
+#: The same of `/v1/images/generations`: OpenAI's.
+IMAGES: dict[str, tuple[Any, ...]] = {
+    "background": ("auto", "opaque"),
+    "complexity": _NOTHING,
+    "frame_count": _NOTHING,
+    "frame_duration_ms": _NOTHING,
+    "moderation": ("auto",),
+    "output_compression": (100,),
+    "quality": ("auto", "standard"),
+    "style": _NOTHING,
+    "svg": _NOTHING,
+}
+
+
 def is_hint(field: str) -> bool:
     """Whether a field is accepted without effect, whatever it says."""
     return field in IGNORED or re.fullmatch(IGNORED_NAMES, field) is not None

@@ -33,6 +33,7 @@ export const FOLDS = {
     record.model = model.name;
     model.pattern ??= event.pattern;
     record.order = event.order;
+    record.deadlineAt = event.deadline_at ?? null;
     record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;

@@ -229,8 +229,9 @@ class Metrics:
             self._of(model)
         for name, measured in self._models.items():
             levels = self._story.models.get(name, NO_LEVELS)
+            counted = self._story.unit(name) == "blocks"
             for state, blocks in (("live", levels.live), ("reusable", levels.reusable), ("free", levels.free)):
-                measured.blocks[state].set(blocks)
+                measured.blocks[state].set(blocks if counted else 0)
             measured.seats["used"].set(levels.seats_used)
             measured.seats["free"].set(max(0, measured.total_seats - levels.seats_used))
             measured.reserved.set(measured.reserved_bytes)

@@ -37,7 +37,7 @@ def tell(view: RequestView) -> list[str]:
     told = [_stage(view)]
     if (wait := _standing(view)) is not None:
         told.append(waiting(wait))
-    told += [*_parts(view), _reuse(view), _recompute(view), _drafts(view), _time(view)]
+    told += [*_parts(view), _image(view), _reuse(view), _recompute(view), _drafts(view), _deadline(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -57,6 +57,8 @@ def brief(view: RequestView) -> str:
     match stage:
         case Stage.RECEIVED:
             return "on its way to the engine"
+        case Stage.RUNNING if isinstance(verdict, Go) and view.pattern == "image":
+            return _drawing(view)
         case Stage.RUNNING if isinstance(verdict, Go):
             doing = [interval.name for interval in view.intervals if interval.name in _DOING]
             return ": ".join([*(name.replace("_", " ") for name in doing[-1:]), _prompt_part(view) or _amount(view)])
@@ -196,7 +198,8 @@ def _amount(view: RequestView) -> str:
         done, of = sum(part.done for part in view.parts), sum(part.of for part in view.parts)
         first = view.parts[0].positions
         if first is None:
-            return f"{done} of {count(of, 'item')}"
+            done, of = _updates(view)
+            return f"{done} of {count(of, 'update')}"
         return f"{done} of {count(of, 'window')}" if of > 1 else ("" if done else "0 of ") + count(first, "position")
     return count(_emitted(view), "token")
 
@@ -250,6 +253,48 @@ def _evaluation(part: PartView, positions: int, view: RequestView) -> str:
         return f"{text}, in step {part.step}, which " + ("gave no result" if over else "runs")
     stages = f" ({', '.join(view.stages)})" if view.stages else ""
     return f"{text}, evaluated in step {part.step}{stages}"
+
+
+def _updates(view: RequestView) -> tuple[int, int]:
+    """How many of an image's updates were made: its first item is the encoding, its last the decoding to pixels."""
+    (part,) = view.parts
+    return min(max(part.done - 1, 0), part.of - 2), part.of - 2
+
+
+def _drawing(view: RequestView) -> str:
+    """What an image gets in the step that runs."""
+    (done, of), doing = _updates(view), view.intervals[-1].name
+    if done == of:
+        return "decode pixels"
+    if doing == "encode":
+        return f"encode, then {count(of, 'update')}"
+    return f"update {done + 1} of {of}" if doing == "update" else f"preview after update {done} of {of}"
+
+
+def _image(view: RequestView) -> str:
+    """Of an image that moves, what is left to do: it is always known."""
+    if view.pattern != "image" or view.stage is not Stage.RUNNING or not isinstance(view.verdict, Go):
+        return ""
+    (done, of), doing = _updates(view), view.intervals[-1].name
+    if done == of:
+        return "In this step: its decoding to pixels, the last that is left."
+    left = of - done - (doing == "update")
+    then = f"{count(left, 'update')} and the decoding to pixels" if left else "the decoding to pixels"
+    now = {"encode": "the encoding of its prompt", "update": f"update {done + 1} of {of}"}
+    return f"In this step: {now.get(doing, f'a preview, after update {done} of {of}')}; then {then}."
+
+
+def _deadline(view: RequestView) -> str:
+    """When its complete answer is due, or was."""
+    deadline = view.deadline
+    if deadline is None:
+        return ""
+    due, left = f"Deadline: {_duration(deadline.ms)} after its arrival", deadline.left_ms
+    if deadline.met is None:
+        return f"{due}, in {_duration(left)}."
+    if left < 0:
+        return f"{due}, missed by {_duration(-left)}."
+    return f"{due}, met with {_duration(left)} left." if deadline.met else f"{due}, not met: there is no answer."
 
 
 def _reuse(view: RequestView) -> str:
