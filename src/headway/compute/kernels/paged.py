@@ -10,6 +10,8 @@ import torch
 from headway.compute.kernels.attention import TorchAttention
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import PagedState
+from headway.compute.native.attention import NativeAttention
+from headway.compute.native.library import Absent, choose, find
 from headway.core.plan import Span
 
 
@@ -37,6 +39,14 @@ class Attention(Protocol):
         ...
 
 
-def paged_attention(rotary: Rotary, state: PagedState) -> Attention:
-    """The one that runs here."""
-    return TorchAttention(rotary, state)
+def paged_attention(rotary: Rotary, state: PagedState, native: str = "auto") -> Attention:
+    """The native library's where there is one, else torch's operators; `native` is as in `--native`. Raises
+    ConfigError for a level that cannot run here."""
+    library = find()
+    level = choose(native, library)
+    if level is None or isinstance(library, Absent):
+        attention = TorchAttention(rotary, state)
+        why = f"missing: {library.why}" if isinstance(library, Absent) and native != "off" else "off"
+        attention.words += f"; native kernels {why}"
+        return attention
+    return NativeAttention(rotary, state, library, level, torch.get_num_threads())

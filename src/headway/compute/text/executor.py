@@ -95,12 +95,14 @@ class TextExecutor:
         state: str = "auto",
         threads: int | None = None,
         max_step_positions: int = 512,
+        native: str = "auto",
         progress: Progress | None = None,
     ) -> TextExecutor:
         """Bring a model to where it can run: exactly one of `blocks` and `memory_bytes` sizes the pool.
 
         cache       folder of files made at the first start (see `text/weights.py`)
         threads     of torch, for the whole process; None leaves torch's choice
+        native      which kernels of the native library to run, as `--native` has it
         progress    called with (done_bytes, total_bytes) while the cache file is made
 
         Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
@@ -120,7 +122,7 @@ class TextExecutor:
             decoder = Decoder(spec, loaded.tensors, products)
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
-            attention = paged_attention(rotary, paged)
+            attention = paged_attention(rotary, paged, native)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
