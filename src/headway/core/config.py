@@ -279,7 +279,7 @@ NOT_YET: dict[str, Callable[[Any], bool]] = {
     "policy": _one_of("deadline", "fair"),
     "admit": _one_of("reserve", "predict"),
     "recovery": _one_of("auto"),
-    "weights": _one_of("int8", "int4"),
+    "weights": _one_of("int4"),
     "state": _one_of("int8"),
     "host_tier": _any,
     "disk_tier": _any,
