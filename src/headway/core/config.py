@@ -156,10 +156,10 @@ class ServeOptions:
     max_context: int | None = option(None, "maximum context length, in positions; default: the model's", whole, low=1)
     policy: str = option("fcfs", "which waiting request is next", choices=("fcfs", "priority", "deadline", "fair"))
     admit: str = option(
-        "optimistic",
-        "what a request needs free before it is admitted: space for its prompt, for its whole answer, or for what "
-        "history predicts",
-        choices=("optimistic", "reserve", "predict"),
+        "headroom",
+        "what must be free before a request is admitted: space for its prompt (optimistic), and a block for each "
+        "running sequence (headroom), for all answers in full (reserve), or for what recent answers predict",
+        choices=("optimistic", "headroom", "reserve", "predict"),
     )
     recovery: str = option(
         "warn", "what to do when most of the work is recomputation after preemptions", choices=("warn", "auto")
@@ -276,8 +276,6 @@ def _one_of(*values: str) -> Callable[[Any], bool]:
 
 #: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "policy": _one_of("deadline", "fair"),
-    "admit": _one_of("reserve", "predict"),
     "recovery": _one_of("auto"),
     "weights": _one_of("int4"),
     "state": _one_of("int8"),

@@ -13,6 +13,7 @@ class BytePool:
     unit: Unit = "bytes"
     reusable = 0
     evictions = 0
+    step = 0
 
     def __init__(self, total: int) -> None:
         self.total = total

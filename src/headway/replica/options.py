@@ -135,5 +135,6 @@ def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOption
             max_context=options.max_context or 1 << 30,
             max_bypass=options.max_bypass,
             policy=options.policy,
+            admit=options.admit,
         ),
     )

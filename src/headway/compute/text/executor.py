@@ -143,6 +143,8 @@ class TextExecutor:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
         if plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
+        if plan.fills:
+            self._state.copy(plan.fills)
         spans = plan.spans
         results, spoiled = self._answer(spans) if spans else ((), ())
         # Attention hides a position by a weight of zero, and zero times NaN is NaN: none may stay in the pool.
