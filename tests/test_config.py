@@ -34,7 +34,7 @@ def test_the_defaults_are_those_of_the_public_contract() -> None:
         "api_key": None, "model": ("smollm2-135m",), "served_name": None, "config": None,
         "max_waiting_positions": 1 << 20, "max_seconds": None, "max_body": Memory(bytes=32 << 20),
         "slow_reader_seconds": 30, "keep_alive_seconds": 75, "allow_origin": (), "draft": "none",
-        "event_log_bytes": Memory(bytes=512 << 20), "max_slowdown": 2.0,
+        "event_log_bytes": Memory(bytes=512 << 20), "max_slowdown": 2.0, "native": "auto",
     }  # fmt: skip
     assert {name: getattr(ServeOptions(), name) for name in dataclasses.asdict(ServeOptions())} == expected
     assert read() == (ServeOptions(), {})
@@ -68,7 +68,7 @@ def test_every_option_is_read_from_the_environment_and_the_file_as_from_the_comm
         "host_tier": "9MiB", "disk_tier": "d", "disk_tier_bytes": "10MiB", "event_log": "e", "log_prompts": "true",
         "api_key": "k", "model": "m", "served_name": "n", "max_waiting_positions": "11", "max_seconds": "12",
         "max_body": "13MiB", "slow_reader_seconds": "14", "keep_alive_seconds": "15", "allow_origin": "https://o",
-        "draft": "ngram:3", "event_log_bytes": "15MiB", "max_slowdown": "3",
+        "draft": "ngram:3", "event_log_bytes": "15MiB", "max_slowdown": "3", "native": "off",
     }  # fmt: skip
     assert {*texts, "config"} == {field.name for field in dataclasses.fields(ServeOptions)}
     for name, text in texts.items():

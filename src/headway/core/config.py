@@ -32,6 +32,9 @@ from headway.core.request import MOST_DRAFTS
 
 __all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", "add_arguments", "read_options"]
 
+#: What `--native` may be: a choice, or a level of the native library by name.
+NATIVE = ("auto", "off", "avx512", "avx2", "neon", "generic")
+
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _MOST_AMOUNT = 1 << 60
 _SIZE = re.compile(r"(?P<number>[0-9]{1,40}(\.[0-9]{1,40})?) ?(?P<unit>B|[KMGT]iB|blocks)")
@@ -166,6 +169,11 @@ class ServeOptions:
         "auto",
         "data type of the state (KV cache); auto is fp32 with fp32 weights, else bf16",
         choices=("auto", "fp32", "bf16", "int8"),
+    )
+    native: str = option(
+        "auto",
+        "native kernels for attention: auto is the best level that this machine can run, off is torch alone",
+        choices=NATIVE,
     )
     threads: int | None = option(None, "compute threads; default: one per core", whole, low=1, high=1024)
     max_waiting: int = option(512, "maximum number of waiting requests; more are refused (429)", whole, low=1)
