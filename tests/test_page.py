@@ -175,7 +175,16 @@ def test_a_verdict_leads_to_the_lines_that_made_it(page: Page, server: Server) -
 
 def test_the_lines_of_each_rule_are_those_that_make_its_verdict() -> None:
     lines = rule.source().splitlines()
-    assert set(rule.rule_lines()) == {"seats", "blocks", "latent", "budget", "order", "model", "grammar"}
+    assert set(rule.rule_lines()) == {
+        "seats",
+        "blocks",
+        "reservation",
+        "latent",
+        "budget",
+        "order",
+        "model",
+        "grammar",
+    }
     for name, (first, last) in rule.rule_lines().items():
         text = "\n".join(lines[first - 1 : last])
         space = {"blocks": "rule=room.space_rule", "latent": "rule=room.space_rule"}
