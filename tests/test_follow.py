@@ -48,8 +48,8 @@ def test_by_default_b_is_put_out_waits_for_space_and_comes_back() -> None:
         "steps 6 to 24, each: A 1 position of its answer.",
         "A finishes (length): its 6 blocks are released; 11 are free now.",
         "B resumes with 8 blocks.",
-        "step 25: B 32 positions again, whose state was lost.",
-        "step 26: B 31 positions again, whose state was lost.",
+        "step 25: B 32 positions recomputed, whose state was lost.",
+        "step 26: B 31 positions recomputed, whose state was lost.",
         "steps 27 to 46, each: B 1 position of its answer.",
         "B finishes (length): its 11 blocks are released; 11 are free now.",
     ]

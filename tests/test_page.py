@@ -119,7 +119,7 @@ def test_the_second_of_two_waits_for_space_with_the_servers_numbers_until_the_fi
             break
     expect(step).to_be_visible()
 
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     page.get_by_role("button", name=f"cancel {a}").click()
     expect(row(page, b).locator(".stage")).to_have_text("running", timeout=10000)
     row(page, a).locator(".name").click()
@@ -252,7 +252,7 @@ def test_with_a_key_the_page_asks_for_it_once(browser: Browser, smollm2: ModelFi
     ):
         for given in ("wrong", "secret"):
             page.locator("#key").fill(given)
-            page.get_by_role("button", name="Go on").click()
+            page.get_by_role("button", name="Continue").click()
         expect(page.locator("#state")).to_have_text("live")
         expect(page.locator("#model")).not_to_have_text("…")
         page.reload()

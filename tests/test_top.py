@@ -86,7 +86,7 @@ def test_turns_are_told_in_one_line_too():
     world.step()
     assert words(world, "a") == "prefill: 8 of 20 prompt positions"
     assert words(world, "b") == "the step's budget is spent"
-    assert words(world, "c") == "others come first, 1 ahead"
+    assert words(world, "c") == "other requests come first, 1 ahead"
     world.run()
     assert words(world, "a").startswith("length, 3 tokens in ")
 
@@ -433,7 +433,7 @@ def test_a_follower_connects_again_where_it_was_and_is_told_of_gaps(monkeypatch:
     view = watching.view(steps=1, requests=1, ended=0)
     assert (view.model, view.pool.blocks.total, view.seats.total) == ("tiny", 9, 3)
     assert list(watching.board.story.live) == ["b"]
-    assert watching.note() == ("q quits · connecting again: the server ended the stream · events 3 to 7 were missed")
+    assert watching.note() == ("q quits · reconnecting: the server ended the stream · events 3 to 7 were missed")
     with pytest.raises(HeadwayError, match="no key"):
         watching.hear(HeadwayError("no key"))
 

@@ -23,10 +23,10 @@ AWAITED: dict[On, str] = {"space": "space", "turn": "a turn", "input": "input"}
 #: Who cancels, by the event's `by`.
 _BY = {
     "client": "its client left",
-    "request": "it was asked to end",
+    "request": "it was cancelled (DELETE)",
     "drain": "the server was stopping",
-    "time": "it had lived for longer than --max-seconds",
-    "slow reader": "its client took nothing for too long",
+    "time": "it took longer than --max-seconds",
+    "slow reader": "its client stopped reading",
     "caller": "the caller ended it",
 }
 
@@ -104,9 +104,9 @@ def shortage(wait: Wait) -> str:
         case "budget":
             return "the step's budget is spent before its next position."
         case "order":
-            return "others come first."
+            return "other requests come first."
         case "grammar":
-            return "its grammar is being compiled, beside the steps of the others."
+            return "its grammar is being compiled in the background."
         case "model":
             return "another model's step runs."
         case "reservation" | "deadline" | "reload":
@@ -124,7 +124,7 @@ def _lack(wait: StandingWait) -> str:
     """What a wait lacks, and the first who holds it."""
     match wait.rule:
         case "order":
-            return f"others come first, {wait.ahead} ahead"
+            return f"other requests come first, {wait.ahead} ahead"
         case "budget":
             return "the step's budget is spent"
         case "grammar":
@@ -262,7 +262,7 @@ def _reuse(view: RequestView) -> str:
 def _missed(miss: Miss) -> str:
     match miss.why:
         case "off":
-            return "prefix reuse is off"
+            return "prefix caching is off"
         case "none":
             return "no known prefix starts like this one"
         case "differs":
@@ -306,7 +306,7 @@ def _drafts(view: RequestView) -> str:
     accepted, rejected = sum(part.accepted for part in drafts), sum(part.rejected for part in drafts)
     if not accepted + rejected:
         return ""
-    text = f"Drafts: {accepted} of {accepted + rejected} were right and spared it as many steps"
+    text = f"Drafts: {accepted} of {accepted + rejected} were accepted, which saved as many steps"
     pauses = [pause for part in drafts for pause in part.pauses]
     if pauses:
         last = pauses[-1]
