@@ -53,8 +53,7 @@ def _waits(node: ast.stmt) -> list[str]:
     rules: list[str] = []
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Wait":
-            given = (keyword.value for keyword in call.keywords if keyword.arg == "rule")
-            for value in (part for each in given for part in ast.walk(each)):
+            for value in (keyword.value for keyword in call.keywords if keyword.arg == "rule"):
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
                     rules.append(value.value)
                 elif isinstance(value, ast.Attribute) and value.attr == "space_rule":

@@ -73,13 +73,27 @@ def judge(ask: Ask, room: Room, holders: Holders, keep: Keep = keep_nothing) -> 
             reusable=room.reusable,
         )
     have = room.free + room.reusable - ask.revived
-    kept = keep() if ask.space <= have else NOTHING_KEPT
+    if ask.space > have:
+        named, others = holders()
+        return Wait(
+            on="space",
+            rule=room.space_rule,
+            unit=room.space_unit,
+            need=ask.space,
+            have=have,
+            short=ask.space - have,
+            free=room.free,
+            reusable=room.reusable,
+            holders=named,
+            others=others,
+        )
+    kept = keep()
     need = ask.space + kept.space
     if need > have:
         named, others = holders()
         return Wait(
             on="space",
-            rule="reservation" if kept.space else room.space_rule,
+            rule="reservation",
             unit=room.space_unit,
             need=need,
             have=have,
@@ -89,7 +103,7 @@ def judge(ask: Ask, room: Room, holders: Holders, keep: Keep = keep_nothing) -> 
             holders=named,
             others=others,
             kept=kept.space,
-            by=kept.by if kept.space else "",
+            by=kept.by,
         )
     spends = granted(ask.cost, room.budget, whole=ask.whole, untouched=room.untouched)
     return Go(positions=spends) if spends else no_budget(ask.cost if ask.whole else 1, room)
