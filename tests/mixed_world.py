@@ -45,6 +45,7 @@ class MixedWorld:
         budget: int = 6,
         bypass: int = 1,
         policy: str = "fcfs",
+        admit: str = "optimistic",
         weights: dict[str, float] | None = None,
         names: tuple[str, ...] = ("text", "embed", "image"),
         slowdown: float | None = None,
@@ -54,7 +55,7 @@ class MixedWorld:
         self.clock = ModelledClock()
         self.story = Story()
         self.events: list[AnyEvent] = []
-        options = EngineOptions(seats=seats, step_tokens=budget, max_bypass=bypass, policy=policy)
+        options = EngineOptions(seats=seats, step_tokens=budget, max_bypass=bypass, policy=policy, admit=admit)
         costs = {name: linear_cost(step_ns=step, position_ns=unit) for name, (step, unit) in (costs or COSTS).items()}
         self.encoder = FakeEncoder(clock=self.clock, cost_ns=costs["embed"], max_context=longest)
         self.diffusion = FakeDiffusion(clock=self.clock, cost_ns=costs["image"])

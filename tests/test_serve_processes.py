@@ -77,7 +77,7 @@ def test_a_replica_that_is_killed_is_replaced_and_one_without_front_ends(tmp_pat
         orphan = server.replica
         server.process.kill()
         server.process.wait()
-        # It looks every half second, gives its last words a second, and has torch to unload, on a machine with other work.
+        # It looks every half second, gives its last words a second, and unloads torch, on a machine with other work.
         until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 8)
 
 

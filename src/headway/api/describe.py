@@ -86,6 +86,7 @@ _DETAILS: dict[str, Json] = {
         ]
     },
     "priority": {"description": "lower first; it has an effect only with --policy priority"},
+    "user": {"description": "whose share of the service it counts against, with --policy fair; else without effect"},
     "reasoning_effort": {"enum": [*REASONING_EFFORTS, None]},
     "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": MOST_STOPS}]},
     "tools": {"items": {"type": "object"}},

@@ -51,6 +51,7 @@ REFUSALS = {
     409: "A live request has that `x-request-id`.",
     413: "The body is larger than `--max-body`, or has more values than could be served.",
     415: "The body's `content-encoding` is not gzip, deflate or identity.",
+    422: "With `--policy deadline`: `deadline_ms` cannot be met, by what recent steps took.",
     429: "The queue is full; `retry-after` says in how many seconds to retry.",
     499: "The request was cancelled.",
     500: "An internal error.",
@@ -60,7 +61,7 @@ REFUSALS = {
 #: Whatever is asked, this may be the answer.
 _ALWAYS = (400, 403, 413, 500)
 _READING = (408, 415)
-_GENERATING = (404, 408, 409, 415, 429, 499, 503, 504)
+_GENERATING = (404, 408, 409, 415, 422, 429, 499, 503, 504)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ def start_panel(
             table.add_row(label, Text(value))
     products = "; ".join(dict.fromkeys(model.facts.kernels.get("products", "") for model in ready.models))
     table.add_row("compute", Text(f"{ready.threads} threads; {products}"))
+    for words in dict.fromkeys(model.facts.kernels.get("attention", "") for model in ready.models):
+        table.add_row("attention", Text(words))
     table.add_row("loaded in", Text(f"{ready.load_ms / 1000:.1f} s"))
     for field, origin in origins.items():
         value = getattr(options, field)

@@ -122,7 +122,8 @@ class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
 
 
 class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
-    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence."""
+    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence; `price` are those of
+    them that it would have to compute again if it resumed at once, the rest being still reusable."""
 
     step: int
     id: str
@@ -130,6 +131,7 @@ class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
     indexes: tuple[int, ...]
     lost: tuple[int, ...]
     blocks: int
+    price: int = 0
 
 
 class Levels(msgspec.Struct, frozen=True):

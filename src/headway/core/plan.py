@@ -207,11 +207,14 @@ Item: TypeAlias = Span | Evaluate | Encode | Update | DecodePixels
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step of one model. `copies` are (source block, target block) pairs, carried out after all items were
-    evaluated (a forked sequence gets its own copy of the last, partly filled block)."""
+    evaluated (a forked sequence gets its own copy of the last, partly filled block). `fills` are such pairs too,
+    carried out before any item is evaluated: a known block agrees in part with what follows in a sequence, which goes
+    on with a copy of its own. Of either, all sources are read before any target is written."""
 
     step: int
     items: tuple[Item, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    fills: tuple[tuple[int, int], ...] = ()
 
     @property
     def spans(self) -> tuple[Span, ...]:

@@ -59,6 +59,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model         the served model's name; "" where only one is served
     deadline_ms   from arrival to the complete answer
+    caller        among whom shares are to be fair (`--policy fair`); "" is one as well
     received_at   when it arrived (monotonic ns); None: when the engine takes it, which may be a step later
     """
 
@@ -66,6 +67,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     model: str = ""
     deadline_ms: float | None = None
+    caller: str = ""
     received_at: int | None = None
 
     @property
@@ -280,6 +282,9 @@ class Request:
     progress      its pattern's own; None once it is refused: there is none
     seats         seats it holds, or needs to be admitted: its parts that have not ended
     arrival       running number; smaller came first
+    caller        among whom shares are to be fair
+    cost          what it has to spend at least before it emits anything, as known on its arrival; only where
+                  deadlines are the order
     deadline_at   when its answer is due (monotonic ns); None: no deadline
     awaits        what must come from outside the step before it may queue, and the wait that says so, in order
     overtaken     how many later requests passed this one while it was the blocked head
@@ -293,6 +298,8 @@ class Request:
     progress: Any = None
     seats: int = 1
     deadline_at: int | None = None
+    caller: str = ""
+    cost: int = 0
     stage: Stage = Stage.RECEIVED
     verdict: Verdict | None = None
     awaits: dict[Input, Wait] = field(default_factory=dict)

@@ -16,6 +16,7 @@ class BytePool:
     unit: Unit = "bytes"
     reusable = 0
     evictions = 0
+    step = 0
 
     def __init__(self, total: int, freed: Callable[[int], None] = lambda slot: None) -> None:
         self.total = total

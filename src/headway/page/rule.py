@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import Counter
 from html import escape
 from importlib.resources import files
 
@@ -52,7 +53,8 @@ def _waits(node: ast.stmt) -> list[str]:
     rules: list[str] = []
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Wait":
-            for value in (keyword.value for keyword in call.keywords if keyword.arg == "rule"):
+            given = (keyword.value for keyword in call.keywords if keyword.arg == "rule")
+            for value in (part for each in given for part in ast.walk(each)):
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
                     rules.append(value.value)
                 elif isinstance(value, ast.Attribute) and value.attr == "space_rule":
@@ -62,17 +64,17 @@ def _waits(node: ast.stmt) -> list[str]:
 
 @functools.cache
 def rule_page() -> str:
-    """The source as HTML, each rule's lines an element with the rule's name as its id."""
+    """The source as HTML, each rule's lines an element with the rule's name as its id; rules that share lines, one
+    within the other."""
     starts: dict[int, list[str]] = {}
     for rule, (first, _) in rule_lines().items():
         starts.setdefault(first, []).append(rule)
-    ends = {last for _, last in rule_lines().values()}
+    ends = Counter(last for _, last in rule_lines().values())
     lines = []
     for number, text in enumerate(source().splitlines(), 1):
-        name, *others = starts.get(number, [""])
-        opened = f'<span class="rule" id="{name}" title="{", ".join([name, *others])}">' if name else ""
-        opened += "".join(f'<a id="{other}"></a>' for other in others)
-        closed = "</span>" if number in ends else ""
+        names = starts.get(number, [])
+        opened = "".join(f'<span class="rule" id="{name}" title="{", ".join(names)}">' for name in names)
+        closed = "</span>" * ends[number]
         lines.append(f'{opened}<span class="line"><i>{number}</i>{escape(text)}\n</span>{closed}')
     links = " · ".join(f'<a href="#{rule}">{rule}</a>' for rule in rule_lines())
     return (

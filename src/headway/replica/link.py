@@ -171,9 +171,9 @@ class Link:
         try:
             self._hear(data)
         except ProtocolError as error:
-            _print(f"the replica said something unknown and is ended: {error}")
+            _print(f"the replica sent an unknown message and is stopped: {error}")
         except Exception as error:  # whatever it is, it comes of a replica that contradicts itself
-            _print(f"the replica said something that cannot be and is ended: {type(error).__name__}: {error}")
+            _print(f"the replica contradicted itself and is stopped: {type(error).__name__}: {error}")
         else:
             return True
         return False

@@ -113,6 +113,7 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         state=model.state,
         threads=options.threads,
         max_step_positions=model.engine.step_tokens,
+        native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
     vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab

@@ -61,6 +61,7 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelOptions, ...]
     cache: str
     threads: int | None = None
+    native: str = "auto"
     max_slowdown: float = 2.0
 
 
@@ -73,7 +74,13 @@ def replica_options(
     ConfigError for more than is free, and for an option that its model's pattern does not have."""
     memory = _divided(served.memory, choices, patterns)
     models = tuple(_model(choice, patterns[choice.name], memory.get(choice.name, Memory())) for choice in choices)
-    return ReplicaOptions(models=models, cache=str(cache), threads=served.threads, max_slowdown=served.max_slowdown)
+    return ReplicaOptions(
+        models=models,
+        cache=str(cache),
+        threads=served.threads,
+        native=served.native,
+        max_slowdown=served.max_slowdown,
+    )
 
 
 def _divided(total: Memory, choices: Sequence[ModelChoice], patterns: Mapping[str, Pattern]) -> dict[str, Memory]:
@@ -140,5 +147,6 @@ def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOption
             max_context=options.max_context or 1 << 30,
             max_bypass=options.max_bypass,
             policy=options.policy,
+            admit=options.admit,
         ),
     )

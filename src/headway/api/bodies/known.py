@@ -29,7 +29,6 @@ _NOTHING: tuple[Any, ...] = ()
 OPENAI: dict[str, tuple[Any, ...]] = {
     "audio": _NOTHING,
     "best_of": (1,),
-    "deadline_ms": _NOTHING,
     "echo": _OFF,
     "function_call": ("none",),
     "functions": _EMPTY,

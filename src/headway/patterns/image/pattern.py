@@ -18,6 +18,8 @@ from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool, Grant
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,14 @@ class ImagePattern:
         resumed = request.preemptions > 0
         return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
 
+    def least_work(self, request: Request, new: ImageRequest, answers: AnswerLengths) -> LeastWork:
+        progress: ImageProgress = request.progress
+        return LeastWork(1, progress.items - 1)
+
+    def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
+        """All is taken at admission."""
+        return []
+
     def works(self, request: Request) -> list[Work]:
         return [Work(request.progress, 1, whole=True)]
 
@@ -189,6 +199,10 @@ class ImagePattern:
     def holding(self, request: Request) -> tuple[int, int]:
         progress: ImageProgress = request.progress
         return (progress.grant.size if progress.grant else 0), 0
+
+    def price(self, request: Request, short: int) -> int:
+        progress: ImageProgress = request.progress
+        return progress.done
 
     def lose(self, request: Request) -> Lost:
         """All of it is gone: an update is fed back into the next one, and nothing else remembers it. Previews that

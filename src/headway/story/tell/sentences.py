@@ -23,10 +23,10 @@ AWAITED: dict[On, str] = {"space": "space", "turn": "a turn", "input": "input"}
 #: Who cancels, by the event's `by`.
 _BY = {
     "client": "its client left",
-    "request": "it was asked to end",
+    "request": "it was cancelled (DELETE)",
     "drain": "the server was stopping",
-    "time": "it had lived for longer than --max-seconds",
-    "slow reader": "its client took nothing for too long",
+    "time": "it took longer than --max-seconds",
+    "slow reader": "its client stopped reading",
     "caller": "the caller ended it",
 }
 
@@ -88,11 +88,13 @@ def shortage(wait: Wait) -> str:
     """What a wait is for, and how much of it is missing and held by whom; without since when."""
     need, short = wait.need, wait.short
     match wait.rule:
-        case "blocks":
+        case "blocks" | "reservation":
             own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
+            more = f", and {wait.kept} to be left for growth (--admit {wait.by})" if wait.kept else ""
             text = (
-                f"needs {count(need, 'block')}, {wait.free} free and {wait.reusable} reusable{known}, {short} short."
+                f"needs {count(need - wait.kept, 'block')}{more}, {wait.free} free and {wait.reusable} "
+                f"reusable{known}, {short} short."
             )
             return f"{text} {_holders(wait)}".rstrip()
         case "latent":
@@ -104,9 +106,9 @@ def shortage(wait: Wait) -> str:
         case "budget":
             return "the step's budget is spent before its next position."
         case "order":
-            return "others come first."
+            return "other requests come first."
         case "grammar":
-            return "its grammar is being compiled, beside the steps of the others."
+            return "its grammar is being compiled in the background."
         case "model":
             return "another model's step runs."
         case "reservation" | "deadline" | "reload":
@@ -124,7 +126,7 @@ def _lack(wait: StandingWait) -> str:
     """What a wait lacks, and the first who holds it."""
     match wait.rule:
         case "order":
-            return f"others come first, {wait.ahead} ahead"
+            return f"other requests come first, {wait.ahead} ahead"
         case "budget":
             return "the step's budget is spent"
         case "grammar":
@@ -181,6 +183,10 @@ def _never(view: RequestView) -> str:
     verdict = view.verdict
     if not isinstance(verdict, Never):
         return "invalid request"
+    if verdict.rule == "deadline":
+        return (
+            f"it would be complete in {verdict.need} ms at the earliest, and its deadline leaves {verdict.limit} ms"
+        )
     unit = "blocks of state" if verdict.unit == "blocks" else verdict.unit
     raised = f"{verdict.option} raises it" if verdict.option else "it is the model's own"
     return f"it needs {verdict.need} {unit} and the limit is {verdict.limit} ({raised})"
@@ -295,23 +301,27 @@ def _reuse(view: RequestView) -> str:
     miss, reused = view.prefix.miss, view.prefix.reused
     if miss is None or not view.sequences:
         return ""
-    return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss, reused)}."
+    return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss)}."
 
 
-def _missed(miss: Miss, reused: int) -> str:
+def _missed(miss: Miss) -> str:
     match miss.why:
         case "off":
-            return "prefix reuse is off"
+            return "prefix caching is off"
         case "none":
             return "no known prefix starts like this one"
         case "differs":
             return f"the nearest known prefix differs from position {miss.at} on"
         case "evicted":
-            return f"the block from position {miss.at} on had been evicted"
+            return f"the block from position {miss.at} on had been evicted by step {miss.step}"
+        case "short":
+            return "what is left is shorter than a block, and no known prefix goes on like it"
+        case "other":
+            return f"what follows is known with another {miss.what} only"
         case "logprobs":
             return "its prompt's logprobs were asked for, which only computing it gives"
-        case "whole":
-            return f"{'that is every' if reused else 'it has no'} whole block before its last position"
+        case "last":
+            return "the last position is always computed"
     assert_never(miss.why)
 
 
@@ -341,7 +351,7 @@ def _drafts(view: RequestView) -> str:
     accepted, rejected = sum(part.accepted for part in drafts), sum(part.rejected for part in drafts)
     if not accepted + rejected:
         return ""
-    text = f"Drafts: {accepted} of {accepted + rejected} were right and spared it as many steps"
+    text = f"Drafts: {accepted} of {accepted + rejected} were accepted, which saved as many steps"
     pauses = [pause for part in drafts for pause in part.pauses]
     if pauses:
         last = pauses[-1]

@@ -10,9 +10,10 @@ from headway.story.diagnose.observations import Observations, ObservedStep
 from headway.story.tell.sentences import count, times
 
 
-def _waiting_for(observed: Observations, rule: str) -> tuple[list[ObservedStep], int]:
-    """The steps whose first waiting request waits by `rule`, and what that cost: everyone behind it waits too."""
-    rows = [step for step in observed.steps if step.head == rule]
+def _waiting_for(observed: Observations, *rules: str) -> tuple[list[ObservedStep], int]:
+    """The steps whose first waiting request waits by one of `rules`, and what that cost: everyone behind it waits
+    too."""
+    rows = [step for step in observed.steps if step.head in rules]
     return rows, sum(step.owned_ns * step.waiting for step in rows)
 
 
@@ -70,11 +71,12 @@ def seats_full(observed: Observations) -> Finding | None:
 def memory_full(observed: Observations) -> Finding | None:
     """Requests waited for blocks, or for the bytes of a latent, while seats were free."""
     rule = "latent" if any(step.head == "latent" for step in observed.steps) else "blocks"
-    rows, cost_ns = _waiting_for(observed, rule)
+    rules = ("latent",) if rule == "latent" else ("blocks", "reservation")
+    rows, cost_ns = _waiting_for(observed, *rules)
     seats = observed.seats
     if len(rows) < FEW or not worth(observed, cost_ns):
         return None
-    short = max(step.waits[rule].short for step in rows)
+    short = max(step.waits[step.head].short for step in rows if step.head)
     total = rows[0].levels.total
     spare = min(seats - step.levels.seats_used for step in rows)
     first = observed.steps[0].levels.evictions
