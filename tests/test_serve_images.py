@@ -55,6 +55,13 @@ def server(
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _open_gate(hosted: HostedDiffusion) -> Iterator[None]:
+    """A test that fails before a closed gate leaves it open for the next."""
+    yield
+    hosted.executor.gate.set()
+
+
 def ask(server: FakeServer, prompt: Any = "a city", *, id: str | None = None, **fields: Any) -> httpx.Response:
     body = {"model": IMAGES, "prompt": prompt} | fields
     return server.http.post("/v1/images/generations", json=body, headers={"x-request-id": id} if id else {})
@@ -349,24 +356,21 @@ def test_other_surfaces_name_where_a_diffusion_model_is_asked(server: FakeServer
 
 
 def test_more_images_than_may_wait_are_429(server: FakeServer, hosted: HostedDiffusion) -> None:
+    """Whoever comes while a step stands before the gate waits for its end; 40 may."""
     hosted.executor.gate.clear()
-    held = [threading.Thread(target=lambda: ask(server, n=10)) for _ in range(4)]
-    for thread in held:
-        thread.start()
-    until(lambda: server.front.waiting + len(server.front.story.live) >= 40)
-    until(lambda: hosted.executor.waits)
-    while server.front.waiting < 40:  # those of the first step hold seats
-        extra = threading.Thread(target=lambda: ask(server, n=10))
-        extra.start()
-        held.append(extra)
-        until(lambda: len(server.front.story.live) >= 10 * len(held))
-        if len(held) > 9:
-            break
-    answer = ask(server, n=10)
-    hosted.executor.gate.set()
-    for thread in held:
-        thread.join(20)
+    held = [threading.Thread(target=ask, args=(server,), kwargs={"n": n}) for n in (1, 10, 10, 10, 10)]
+    try:
+        for thread in held:
+            thread.start()
+            until(lambda: hosted.executor.waits)
+        until(lambda: server.front.waiting == 40)
+        answer = ask(server, n=10)
+    finally:
+        hosted.executor.gate.set()
+        for thread in held:
+            thread.join(20)
     assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
+    assert "40 requests are waiting, and --max-waiting is 40" in answer.json()["error"]["message"]
 
 
 # -- what is told ---------------------------------------------------------------------------------------------
