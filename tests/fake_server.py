@@ -168,10 +168,17 @@ def fake_serving(
     diffusions: Sequence[HostedDiffusion] = (),
     step_tokens: int = 512,
     max_bypass: int = 32,
+    admit: str = "optimistic",
 ) -> Iterator[FakeServer]:
-    """A server on a free port, ended with the block: of a text model, with `encoders` and `diffusions` beside it."""
+    """A server on a free port, ended with the block: of a text model, with `encoders` and `diffusions` beside it. Its
+    admission is optimistic, so that requests get in each other's way."""
     engine = EngineOptions(
-        seats=seats, policy=policy, max_context=max_context, step_tokens=step_tokens, max_bypass=max_bypass
+        seats=seats,
+        policy=policy,
+        max_context=max_context,
+        step_tokens=step_tokens,
+        max_bypass=max_bypass,
+        admit=admit,
     )
     options = ModelOptions(model=MODEL, name=MODEL, block_tokens=BLOCK_TOKENS, engine=engine)
     beside = {

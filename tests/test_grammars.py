@@ -52,7 +52,7 @@ def test_a_request_queues_at_the_place_of_its_arrival_when_its_grammar_is_there(
     world.add("later", 5, max_tokens=1)
     world.step()
     world.engine.supply("json", "grammar", [Allowing(world.vocab)])
-    assert [request.id for request in world.model.queues.waiting] == ["json", "later"]
+    assert [request.id for request in world.model.queues.waiting.upcoming()] == ["json", "later"]
     world.agree()
     world.run()
     assert list(world.finish) == [("runs", 0), ("json", 0), ("later", 0)]

@@ -37,7 +37,7 @@ ASKED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--memory", f"{BLOCKS}blocks", "--seats", f"{SEATS}")
+    options = ("--memory", f"{BLOCKS}blocks", "--seats", f"{SEATS}", "--admit", "optimistic")
     with fake_process(tmp_path_factory.mktemp("server"), *options, step_ms=20) as server:
         yield server
 

@@ -130,12 +130,12 @@ def test_none_of_several_end_tokens_ends_an_answer_before_min_tokens_and_the_fir
 
 
 def test_a_prompt_of_exactly_whole_blocks_that_is_known_whole_still_computes_its_last_position() -> None:
-    """Of 16 positions in blocks of 4 the last block is computed again: a token is chosen from its last position."""
+    """Of 16 positions the last is computed again: a token is chosen from it."""
     world = World(block_tokens=4)
     prompt = list(range(16))
     for id in ("first", "second", "third"):
         world.add(id, prompt, max_tokens=3)
         world.run()
         assert world.said[id, 0] == world.expected(id, 0, 3)
-    assert [world.counts(id).reused for id in ("first", "second", "third")] == [0, 12, 12]
+    assert [world.counts(id).reused for id in ("first", "second", "third")] == [0, 15, 15]
     assert world.counts("second").prefilled == 4 and world.pool.live == 0

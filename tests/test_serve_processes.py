@@ -106,7 +106,7 @@ def test_a_signal_to_all_while_loading_ends_the_server_at_once(
         ("--seats", "513"),
         ("--memory", "lots"),
         ("--memory", "900TiB"),
-        ("--policy", "fair"),
+        ("--policy", "fastest"),
         ("--max-context", "9000"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_finished_answer_that_is_not_taken_is_dropped_too_and_why_says_so(
         until(lambda: server.record("finished").get("dropped") == "slow reader")
         assert server.sample("headway_slow_readers_total") == dropped + 1
         told = tell(msgspec.convert(server.record("finished"), RequestView))[0]
-        assert "The rest of its answer was not delivered: its client took" in told
+        assert "The rest of its answer was not delivered: its client stopped reading" in told
         assert rest(connection).endswith(b"RESET")
 
 

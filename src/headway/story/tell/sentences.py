@@ -263,7 +263,7 @@ def _updates(view: RequestView) -> tuple[int, int]:
 
 def _drawing(view: RequestView) -> str:
     """What an image gets in the step that runs."""
-    (done, of), doing = _updates(view), view.intervals[-1].name
+    (done, of), doing = _updates(view), view.intervals[-1].name if view.intervals else ""
     if done == of:
         return "decode pixels"
     if doing == "encode":
