@@ -93,10 +93,9 @@ def test_models_lists_every_alias_and_whether_it_is_here(
         "smollm2-135m": "text", "minilm-l6": "embed", "bge-small-en": "embed", "ms-marco-minilm-l12": "embed"
     }  # fmt: skip
     assert not any(row["cached"] for row in rows.values())
-    assert {name for name, row in rows.items() if row["served"]} == {"smollm2-135m"}
     assert main(["models"]) == 0
     out = capsys.readouterr().out
-    assert "smollm2-135m" in out and out.count("not yet") == 3
+    assert all(name in out for name in rows)
 
 
 def test_models_with_a_name_prints_its_facts(smollm2: ModelFiles, capsys: pytest.CaptureFixture[str]) -> None:

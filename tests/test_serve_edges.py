@@ -138,4 +138,4 @@ def test_a_prompt_of_exactly_whole_blocks_that_is_known_whole_still_computes_its
         world.run()
         assert world.said[id, 0] == world.expected(id, 0, 3)
     assert [world.counts(id).reused for id in ("first", "second", "third")] == [0, 15, 15]
-    assert world.counts("second").prefilled == 4 and world.pool.live == 0
+    assert world.counts("second").prefilled == 1 and world.pool.live == 0

@@ -93,8 +93,6 @@ ALIASES: dict[str, Alias] = {
 }
 
 DEFAULT = "smollm2-135m"
-#: Patterns that can be served; models of another one can be fetched and described.
-SERVED_PATTERNS = frozenset({"text"})
 
 
 def not_found(name: str) -> ModelNotFound:

@@ -45,9 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def aliases(environment: Environment) -> list[dict[str, Any]]:
-    """One row per alias: what it is, what a download costs (bytes, None if not known), whether it is here, and
-    whether `headway serve` can serve it yet."""
-    from headway.artifacts.aliases import ALIASES, SERVED_PATTERNS
+    """One row per alias: what it is, what a download costs (bytes, None if not known), and whether it is here."""
+    from headway.artifacts.aliases import ALIASES
     from headway.artifacts.cache import Cache
     from headway.artifacts.wheel import cached
 
@@ -60,7 +59,6 @@ def aliases(environment: Environment) -> list[dict[str, Any]]:
             "licence": alias.licence,
             "download_bytes": alias.wheel.size_bytes,
             "cached": cached(alias.wheel, cache) is not None,
-            "served": alias.pattern in SERVED_PATTERNS,
         }
         for alias in ALIASES.values()
     ]
@@ -116,14 +114,10 @@ def describe(name: str, environment: Environment, offline: bool) -> dict[str, An
 def _print_aliases(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table("name", "pattern", "what", "licence", "download", "cached", "served", box=None, pad_edge=False)
+    table = Table("name", "pattern", "what", "licence", "download", "cached", box=None, pad_edge=False)
     for row in rows:
-        size, here, served = (
-            row["download_bytes"],
-            "yes" if row["cached"] else "no",
-            "yes" if row["served"] else "not yet",
-        )
-        table.add_row(*(row[key] for key in ("name", "pattern", "what", "licence")), _mebibytes(size), here, served)
+        size, here = row["download_bytes"], "yes" if row["cached"] else "no"
+        table.add_row(*(row[key] for key in ("name", "pattern", "what", "licence")), _mebibytes(size), here)
     _console().print(table)
 
 

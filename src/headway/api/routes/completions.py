@@ -108,14 +108,12 @@ async def _generate(
     field = "messages" if isinstance(body, ChatBody) else "prompt"
     settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
     ignored = [*ignored, *_drop_unheeded(body, model.options.engine.policy)]
-    if body.deadline_ms is not None:  # it counts from the arrival
-        body.deadline_ms -= (front.clock.now_ns() - current.received_at) / 1e6
     news = [
         _new(body, model.name, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
         for i, prompt in enumerate(prompts)
     ]
-    if model.options.engine.policy == "fair":
-        news = [msgspec.structs.replace(new, caller=body.caller()) for new in news]
+    caller = body.caller() if model.options.engine.policy == "fair" else ""
+    news = [msgspec.structs.replace(new, caller=caller, received_at=current.received_at) for new in news]
     for new in news:
         new.check(model.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}

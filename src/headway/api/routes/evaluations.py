@@ -91,14 +91,12 @@ class _Fields:
     def __init__(self, body: _Asked, ignored: list[str]) -> None:
         self.priority, self.deadline_ms, self.ignored = body.priority, body.deadline_ms, ignored
 
-    def heed(self, model: FrontEncoder, spent_ms: float) -> None:
-        """Keep what the server's policy heeds; a deadline counts from the arrival, `spent_ms` ago."""
+    def heed(self, model: FrontEncoder) -> None:
+        """Keep what the server's policy heeds."""
         if self.priority and not model.options.heeds_priority:
             self.priority, self.ignored = 0, [*self.ignored, "priority"]
         if self.deadline_ms is not None and model.options.engine.policy != "deadline":
             self.deadline_ms, self.ignored = None, [*self.ignored, "deadline_ms"]
-        elif self.deadline_ms is not None:
-            self.deadline_ms -= spent_ms
 
     @property
     def headers(self) -> dict[str, str]:
@@ -141,13 +139,14 @@ def _submit(
     listed: bool,
 ) -> Evaluation:
     settle_claim(front, current, [sum(each.cost for each in cut.inputs) for cut in cuts], field)
-    fields.heed(model, (front.clock.now_ns() - current.received_at) / 1e6)
+    fields.heed(model)
     news = [
         EmbedRequest(
             id=f"{current.id}~{i}" if listed else current.id,
             model=model.name,
             priority=fields.priority,
             deadline_ms=fields.deadline_ms,
+            received_at=current.received_at,
             inputs=cut.inputs,
         )
         for i, cut in enumerate(cuts)
