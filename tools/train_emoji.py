@@ -1,4 +1,6 @@
-"""Make the text-to-image model `emoji-64` from emoji with names. Each part goes on from where it stopped.
+"""Make the text-to-image model `emoji-64` from emoji with names.
+
+The commands, in this order; training goes on from its last checkpoint when it was stopped:
 
     pip install diffusers resvg-py pillow
     python tools/train_emoji.py pictures            # fetch with npm, rasterise
@@ -7,13 +9,16 @@
     python tools/train_emoji.py save models/emoji-64
     python tools/train_emoji.py measure models/emoji-64
     python tools/train_emoji.py grid models/emoji-64 docs/emoji.png
-    python tools/train_emoji.py untrained FOLDER    # random weights, for tests of what loads it
+
+`untrained FOLDER` writes a folder of the same form with random weights, for tests of what loads it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -36,6 +41,63 @@ def autoencoder(options: argparse.Namespace) -> None:
     autoencoder.encode(options.work, pixels)
 
 
+def transformer(options: argparse.Namespace) -> None:
+    from emoji import diffusion, prompts, sets
+
+    known, _ = sets.load(options.work)
+    trained, held = prompts.samples(known)
+    print(f"{len(trained)} pictures of {len({sample.name for sample in trained})} names; {len(held)} held out")
+    latents = torch.load(options.work / "latents.pt", weights_only=True)
+    draw = diffusion.Draw(trained, latents, prompts.TextFeatures())
+    diffusion.train(options.work / "transformer.pt", draw, options.minutes * 60)
+
+
+def save(options: argparse.Namespace) -> None:
+    from emoji import autoencoder, models
+    from emoji.progress import averaged
+
+    dit = averaged(options.work / "transformer.pt", models.transformer())
+    models.save(options.folder, autoencoder.trained(options.work), dit)
+
+
+def measure(options: argparse.Namespace) -> None:
+    from emoji import autoencoder, diffusion, measure, models, prompts, sets
+
+    known, pixels = sets.load(options.work)
+    trained, held = prompts.samples(known)
+    names = sorted({sample.name for sample in trained})
+    if not (options.work / "classifier.pt").exists():
+        measure.train(options.work, known, pixels, names, options.minutes * 60)
+    judge, parts, features = measure.Judge(options.work, names), models.load(options.folder), prompts.TextFeatures()
+    chosen = measure.fifty(trained)
+    for style in ("noto", "gradient"):
+        real = [(at, one.name) for at, one in enumerate(known) if one.style == style and one.name in chosen]
+        images = autoencoder.as_tensor(pixels[[at for at, _ in real]])
+        with torch.no_grad():
+            decoded = parts[0].decode(parts[0].encode(images).latent_dist.mean).sample
+        for kind, shown in (("real", images), ("decoded", decoded)):
+            print(f"{kind}, {style}: {judge.hits(shown, [name for _, name in real], chosen)} of {len(real)}")
+
+    def draw(texts: Sequence[str], seed: int) -> torch.Tensor:
+        return diffusion.sample(parts, features, texts, steps=options.steps, guidance=options.guidance, seed=seed)
+
+    print(json.dumps(measure.measure(judge, draw, trained, held, options.seeds)))
+
+
+def grid(options: argparse.Namespace) -> None:
+    from emoji import diffusion, models, prompts
+    from emoji.autoencoder import as_pixels
+    from PIL import Image
+
+    texts = (options.work / "grid.txt").read_text().splitlines() if options.prompts is None else options.prompts
+    images = diffusion.sample(models.load(options.folder), prompts.TextFeatures(), texts, seed=options.seed)
+    rows = -(-len(texts) // options.columns)
+    page = Image.new("RGB", (64 * options.columns, 64 * rows), "white")
+    for place, pixels in enumerate(as_pixels(images)):
+        page.paste(Image.fromarray(pixels), (place % options.columns * 64, place // options.columns * 64))
+    page.save(options.file, optimize=True)
+
+
 def untrained(options: argparse.Namespace) -> None:
     from emoji import models
 
@@ -43,19 +105,31 @@ def untrained(options: argparse.Namespace) -> None:
     models.save(options.folder, models.autoencoder(beside=True), models.transformer())
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("emoji-work"), help="folder for data and checkpoints")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     commands = parser.add_subparsers(required=True)
-    for command in (pictures, autoencoder, untrained):
-        one = commands.add_parser(command.__name__)
-        one.set_defaults(command=command)
-        if command is autoencoder:
-            one.add_argument("--minutes", type=float, default=18, help="of processor time")
-        if command is untrained:
-            one.add_argument("folder", type=Path)
-    options = parser.parse_args()
+    made = {}
+    for command in (pictures, autoencoder, transformer, save, measure, grid, untrained):
+        made[command] = commands.add_parser(command.__name__)
+        made[command].set_defaults(command=command)
+    for command, minutes in ((autoencoder, 6), (transformer, 30), (measure, 1.5)):
+        made[command].add_argument("--minutes", type=float, default=minutes, help="of processor time to train")
+    for command in (save, measure, grid, untrained):
+        made[command].add_argument("folder", type=Path)
+    made[measure].add_argument("--steps", type=int, default=20)
+    made[measure].add_argument("--guidance", type=float, default=3.0)
+    made[measure].add_argument("--seeds", type=int, default=4)
+    made[grid].add_argument("file", type=Path)
+    made[grid].add_argument("--prompts", nargs="+")
+    made[grid].add_argument("--columns", type=int, default=12)
+    made[grid].add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def main() -> None:
+    options = _parser().parse_args()
     torch.set_num_threads(options.threads)
     options.command(options)
 

@@ -92,8 +92,8 @@ def encode(folder: Path, pixels: np.ndarray) -> None:
 
 @torch.no_grad()
 def trained(folder: Path) -> AutoencoderKL:
-    """The trained autoencoder. Its 1 × 1 convolutions beside the latents bring each channel to mean 0 and deviation 1,
-    so `scaling_factor` is 1 and `shift_factor` 0."""
+    """The trained autoencoder. Its 1 × 1 convolutions beside the latents bring each channel to mean 0 and deviation
+    1, so `scaling_factor` is 1 and `shift_factor` 0."""
     plain, vae = averaged(folder / "vae.pt", models.autoencoder()), models.autoencoder(beside=True)
     vae.load_state_dict(plain.state_dict(), strict=False)
     latents = torch.load(folder / "latents.pt", weights_only=True)

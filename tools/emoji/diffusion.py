@@ -1,8 +1,8 @@
 """Trains the transformer by flow matching (Lipman et al. 2022; Esser et al. 2024), and draws with it.
 
-A latent x is mixed with noise e at level s: (1 − s) x + s e. The transformer learns the velocity e − x. Levels are drawn
-from a logit-normal distribution. One prompt in ten is replaced by the empty one, so that guidance has its other side
-(Ho and Salimans 2022).
+A latent x is mixed with noise e at level s: (1 − s) x + s e. The transformer learns the velocity e − x. Levels are
+drawn from a logit-normal distribution. One prompt in ten is replaced by the empty one, so that guidance has its other
+side (Ho and Salimans 2022).
 """
 
 from __future__ import annotations
@@ -18,18 +18,25 @@ from emoji import models
 from emoji.progress import Run
 from emoji.prompts import STYLES, Sample, TextFeatures
 
-BATCH, DROPPED = 48, 0.1
+BATCH, DROPPED, RATE, REST_RATE = 32, 0.1, 2e-3, 1e-3
 
 
 class Two(torch.optim.Optimizer):
-    """Muon for the matrices of the blocks, AdamW for the rest, as one optimizer."""
+    """Muon (Jordan 2024) for the matrices of the blocks, AdamW for the rest, as one optimizer."""
 
-    def __init__(self, dit: nn.Module, rate: float) -> None:
-        matrices = [p for name, p in dit.named_parameters() if "transformer_blocks" in name and p.ndim == 2 and "scale_shift" not in name]
-        inside = {id(p) for p in matrices}
-        rest = [p for p in dit.parameters() if id(p) not in inside]
-        self._muon = torch.optim.Muon(matrices, rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
-        self._adam = torch.optim.AdamW(rest, rate, betas=(0.9, 0.98), weight_decay=0.0)
+    def __init__(self, dit: nn.Module) -> None:
+        blocks = {
+            id(value): value
+            for block in dit.transformer_blocks
+            for module in block.modules()
+            if isinstance(module, nn.Linear)
+            for value in [module.weight]
+        }
+        rest = [value for value in dit.parameters() if id(value) not in blocks]
+        self._muon = torch.optim.Muon(
+            list(blocks.values()), RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw", ns_steps=4
+        )
+        self._adam = torch.optim.AdamW(rest, REST_RATE, betas=(0.9, 0.98), weight_decay=0.0)
         self.param_groups = self._muon.param_groups + self._adam.param_groups
 
     def step(self, closure=None) -> None:
@@ -50,21 +57,27 @@ class Two(torch.optim.Optimizer):
 
 
 class Draw:
-    """Random batches: latents of the chosen styles, each with one of its prompts."""
+    """Random batches: latents of the chosen samples, each with one of its prompts."""
 
-    def __init__(self, chosen: Sequence[Sample], latents: dict, features: TextFeatures, seed: int) -> None:
+    def __init__(self, chosen: Sequence[Sample], latents: dict, features: TextFeatures) -> None:
         self._samples, self._features = chosen, features
+        features.learn(["", *(prompt for sample in chosen for prompt in sample.prompts)])
         places = torch.tensor([sample.at for sample in chosen])
         self._mean, self._deviation = latents["mean"][places], latents["deviation"][places]
         counts = {style: sum(sample.style == style for sample in chosen) for style in STYLES}
         weights = np.array([STYLES[sample.style] / counts[sample.style] for sample in chosen])
-        self._weights, self._random = weights / weights.sum(), np.random.default_rng(seed)
+        self._weights, self._random = weights / weights.sum(), np.random.default_rng(0)
+
+    def seed(self, seed: int) -> None:
+        """Begin another sequence of batches."""
+        self._random = np.random.default_rng(seed)
 
     def __call__(self, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(latents [size, 4, 16, 16], features [size, tokens, 384], mask [size, tokens])"""
         chosen = self._random.choice(len(self._samples), size, p=self._weights)
         texts = [
-            "" if self._random.random() < DROPPED else self._random.choice(self._samples[one].prompts) for one in chosen
+            "" if self._random.random() < DROPPED else self._random.choice(self._samples[one].prompts)
+            for one in chosen
         ]
         mean, deviation = self._mean[chosen], self._deviation[chosen]
         return mean + deviation * torch.randn_like(mean), *self._features.batch(texts)
@@ -83,12 +96,13 @@ def loss_of(dit: nn.Module, latents: torch.Tensor, features: torch.Tensor, mask:
     return (velocity.float() - (noise - latents)).square().mean()
 
 
-def train(folder: Path, draw: Draw, rate: float, budget_s: float, name: str = "transformer.pt") -> None:
-    """Train for `budget_s` seconds of processor time; the state is kept in `folder`."""
+def train(file: Path, draw: Draw, budget_s: float) -> None:
+    """Train for `budget_s` seconds of processor time; `file` holds the state."""
     torch.manual_seed(0)
     dit = models.transformer()
-    run = Run(folder / name, dit, Two(dit, rate), budget_s)
+    run = Run(file, dit, Two(dit), budget_s)
     torch.manual_seed(run.step)
+    draw.seed(run.step)
     while not run.over:
         run.before()
         loss = loss_of(dit, *draw(BATCH))

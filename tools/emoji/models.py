@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import diffusers
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, PixArtTransformer2DModel
 
-WIDTH, LAYERS, HEAD, PATCH = 256, 8, 64, 4
+WIDTH, LAYERS, HEAD, PATCH = 256, 6, 64, 4
 LATENT_CHANNELS, LATENT_SIZE = 4, 16
 TEXT_FEATURES = {
     "model": "minilm-l6",
@@ -42,7 +43,7 @@ def autoencoder(*, beside: bool = False) -> AutoencoderKL:
 
 def transformer() -> PixArtTransformer2DModel:
     """A diffusion transformer over 16 patches of 4 × 4 latents, with cross-attention to the prompt's features."""
-    return PixArtTransformer2DModel(
+    model = PixArtTransformer2DModel(
         num_attention_heads=WIDTH // HEAD,
         attention_head_dim=HEAD,
         in_channels=LATENT_CHANNELS,
@@ -54,14 +55,16 @@ def transformer() -> PixArtTransformer2DModel:
         caption_channels=TEXT_FEATURES["width"],
         use_additional_conditions=False,
     )
+    torch.nn.init.zeros_(model.proj_out.weight)
+    torch.nn.init.zeros_(model.proj_out.bias)
+    return model
 
 
 def save(folder: Path, vae: AutoencoderKL, dit: PixArtTransformer2DModel) -> None:
     """Write both in bf16, with what diffusers and Headway read beside them. The models stay as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in (("vae", vae), ("transformer", dit)):
-        weights = {key: value.detach().to(torch.bfloat16) for key, value in model.state_dict().items()}
-        model.save_pretrained(folder / name, state_dict=weights, safe_serialization=True)
+        copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder / name, safe_serialization=True)
     FlowMatchEulerDiscreteScheduler(shift=1.0).save_pretrained(folder / "scheduler")
     index = {
         "_class_name": "DiffusionPipeline",

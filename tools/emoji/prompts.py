@@ -30,12 +30,13 @@ GROUPS = (
     "heart",
 )
 #: How often a style is drawn in training. The first one is what a prompt without a style means.
-STYLES = {"noto": 0.5, "flat": 0.3, "blob": 0.2}
+STYLES = {"noto": 0.6, "flat": 0.4}
 PLAIN = ("{name}", "{name}", "a {name}", "{name} emoji", "an emoji of a {name}", "noto {name}", "{name}, noto style")
 STYLED = ("{style} {name}", "a {style} {name}", "{name}, {style} style", "{style} {name} emoji")
 #: Never trained on; only measured.
 UNSEEN_WORDING = "draw me a little {name}"
 MAX_NAME = 40
+TOGETHER = 32
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ class TextFeatures:
     """Headway's own encoder: texts in, one vector for each token out. Keeps what it has encoded."""
 
     def __init__(self) -> None:
+        from tokenizers import Tokenizer
+
         from headway.artifacts import resolve
         from headway.compute.embed.executor import EncoderExecutor
-        from tokenizers import Tokenizer
 
         files = resolve(TEXT_FEATURES["model"])
         self._tokenizer = Tokenizer.from_file(str(files.tokenizer))
@@ -87,19 +89,26 @@ class TextFeatures:
         self._executor = EncoderExecutor.load(files, cache=Path("unused"), threads=torch.get_num_threads())
         self._known: dict[str, torch.Tensor] = {}
 
-    def of(self, text: str) -> torch.Tensor:
-        """[tokens, 384], [CLS] and [SEP] included."""
+    def learn(self, texts: Sequence[str]) -> None:
+        """Encode those of `texts` that are not kept yet, many at a time."""
         from headway.core.plan import Evaluate, StepPlan
 
-        if text not in self._known:
-            plan = StepPlan(0, (Evaluate(tuple(self._tokenizer.encode(text).ids), raw=True),))
-            vector = self._executor.run(plan).results[0]
-            values = torch.frombuffer(bytearray(vector.values), dtype=torch.float32)
-            self._known[text] = values.view(-1, TEXT_FEATURES["width"]).clone()
+        new = sorted({text for text in texts if text not in self._known})
+        for first in range(0, len(new), TOGETHER):
+            some = new[first : first + TOGETHER]
+            items = tuple(Evaluate(tuple(self._tokenizer.encode(text).ids), raw=True) for text in some)
+            for text, vector in zip(some, self._executor.run(StepPlan(0, items)).results, strict=True):
+                values = torch.frombuffer(bytearray(vector.values), dtype=torch.float32)
+                self._known[text] = values.view(-1, TEXT_FEATURES["width"]).clone()
+
+    def of(self, text: str) -> torch.Tensor:
+        """[tokens, 384], [CLS] and [SEP] included."""
+        self.learn([text])
         return self._known[text]
 
     def batch(self, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """([texts, tokens, 384] padded with zeros, mask [texts, tokens] with 1 for a token)."""
-        found = [self.of(text) for text in texts]
+        self.learn(texts)
+        found = [self._known[text] for text in texts]
         mask = pad_sequence([torch.ones(len(one)) for one in found], batch_first=True)
         return pad_sequence(found, batch_first=True), mask

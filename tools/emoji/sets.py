@@ -1,9 +1,9 @@
 """The pictures: which sets of emoji are used, under which licence, and how they become pixels.
 
-A set is an npm package, packed by the npm client and read from its archive. Sets whose art asks for more than a notice
-are left out: `fxemoji` (its package says Apache-2.0, its own licence file says CC BY 4.0 for the art), `twemoji` and
-`emojione` (CC BY), `openmoji` (CC BY-SA). The PNGs of `emoji-datasource-google` show the art of `noto` again; only its
-table of names and categories is read.
+A set is an npm package, packed by the npm client and read from its archive. Sets whose art asks for more than a
+notice are left out: `fxemoji` (its package says Apache-2.0, its own licence file says CC BY 4.0 for the art),
+`twemoji` and `emojione` (CC BY), `openmoji` (CC BY-SA). The PNGs of `emoji-datasource-google` show the art of `noto`
+again; only its table of names and categories is read.
 """
 
 from __future__ import annotations
