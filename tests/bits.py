@@ -1,4 +1,5 @@
-"""A program: do the bits of a tiny model's logits depend on company, on the processor that its environment allows?
+"""A program: do the bits of a tiny model's logits depend on batch composition, on the processor that its environment
+allows?
 
 Prints one line of JSON: what was told of the kernels, and each comparison that failed. It loads no transformers, so
 that it runs in two seconds.

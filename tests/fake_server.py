@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from fake_encoders import Hosted
 from headway.api.server import Server, listen
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
@@ -26,7 +27,7 @@ from headway.front.limits import ServeLimits
 from headway.front.models import FrontTextModel
 from headway.front.state import Front
 from headway.replica.grammars import Grammars
-from headway.replica.loading import LoadedModel, hosted_text
+from headway.replica.loading import LoadedModel, hosted_encoder, hosted_text
 from headway.replica.messages import Ready, Stop, ToFront, decode_to_front, encode
 from headway.replica.options import ModelOptions, ReplicaOptions
 from headway.replica.process import Replica
@@ -162,15 +163,29 @@ def fake_serving(
     max_context: int = 1 << 20,
     log_prompts: bool = False,
     grammars: Grammars | None = None,
+    encoders: Sequence[Hosted] = (),
+    step_tokens: int = 512,
+    max_bypass: int = 32,
 ) -> Iterator[FakeServer]:
-    """A server on a free port, ended with the block."""
-    engine = EngineOptions(seats=seats, policy=policy, max_context=max_context)
+    """A server on a free port, ended with the block: of a text model, and of `encoders` beside it."""
+    engine = EngineOptions(
+        seats=seats, policy=policy, max_context=max_context, step_tokens=step_tokens, max_bypass=max_bypass
+    )
     options = ModelOptions(model=MODEL, name=MODEL, block_tokens=BLOCK_TOKENS, engine=engine)
-    front = Front({MODEL: files}, ReplicaOptions(models=(options,), cache=""), limits=limits)
+    beside = {
+        each.name: ModelOptions(model=each.name, name=each.name, pattern="embed", engine=engine) for each in encoders
+    }
+    front = Front(
+        {MODEL: files} | {each.name: each.files for each in encoders},
+        ReplicaOptions(models=(options, *beside.values()), cache=""),
+        limits=limits,
+        log_prompts=log_prompts,
+    )
     executor = GatedExecutor(blocks=blocks, model_context=model_context)
 
     def models() -> list[LoadedModel]:
-        return [hosted_text(executor, blocks, options, AnswerTexts(front.text_model(MODEL).tokenizer), grammars)]
+        text = hosted_text(executor, blocks, options, AnswerTexts(front.text_model(MODEL).tokenizer), grammars)
+        return [text, *(hosted_encoder(each.executor, beside[each.name]) for each in encoders)]
 
     front.link = FakeLink(front, models)  # type: ignore[assignment]
     server = Server(front, guard or Guard(), log_prompts=log_prompts)
@@ -183,7 +198,8 @@ def fake_serving(
         yield fake
     finally:
         fake.http.close()
-        executor.gate.set()
+        for each in (executor, *(hosted.executor for hosted in encoders)):
+            each.gate.set()
         server.should_exit = True
         thread.join(15)
         assert not thread.is_alive()

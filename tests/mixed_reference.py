@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Asked:
-    """`parts` is what each item costs: a text's prompt, an encoder's inputs, 1 for each item of an image."""
+    """`parts` is what each item costs: a text's prompt, an encoder's inputs, 1 for each item of an image. `place` is
+    the arrival, for an encoder's later by up to `bypass`, in proportion to its share of a step."""
 
     id: str
     arrival: int
@@ -21,6 +22,7 @@ class Asked:
     held: int = 0
     overtaken: int = 0
     last: tuple | None = None
+    place: int = 0
 
 
 @dataclass
@@ -46,15 +48,19 @@ class Model:
         return bool(self.waiting or self.running)
 
     def step(self) -> None:
+        before = self.moves if self.kind == "embed" and self.waiting else {}
         self.moves, self.waits, self.left = {}, {}, self.budget
-        order = sorted(self.running, key=lambda r: r.arrival)
+        order = sorted(self.running, key=lambda r: (r.place, r.arrival))
         for r in order:
-            if r in self.running and (self.kind != "text" or r.known - r.computed == 1):
+            if r in self.running and (self.kind != "text" or r.known - r.computed == 1) and r.id not in before:
                 self.whole(r)
         for r in order:
             if r in self.running and self.kind == "text" and r.known - r.computed > 1:
                 self.spend(r, min(self.left, r.known - r.computed)) if self.left else self.wait(r, "budget", 1)
         self.admit()
+        for r in order:
+            if r.id in before:
+                self.whole(r)
 
     def whole(self, r: Asked) -> None:
         """What cannot be divided: the newest position, inputs, one item of an image."""
@@ -74,7 +80,7 @@ class Model:
 
     def admit(self) -> None:
         head, behind = None, 0
-        for r in sorted(self.waiting, key=lambda r: r.arrival):
+        for r in sorted(self.waiting, key=lambda r: (r.place, r.arrival)):
             if head and (behind == self.bypass or head.overtaken == self.bypass):
                 break
             behind += head is not None
@@ -153,7 +159,7 @@ class Model:
 
     def pass_turn(self) -> None:
         """Another model's step runs."""
-        queue = sorted(self.waiting, key=lambda r: r.arrival)[: self.bypass + 1]
+        queue = sorted(self.waiting, key=lambda r: (r.place, r.arrival))[: self.bypass + 1]
         stuck = [r for r in queue if r.last and r.last[1] in ("seats", "blocks", "latent")]
         self.waits = {r.id: ("turn", "model", 1, 0) for r in [*self.running, *queue] if r not in stuck}
         for r in [*self.running, *queue]:
@@ -172,6 +178,8 @@ class Device:
             others = [m.device / m.weight for m in self.models.values() if m.busy]
             model.device = max(model.device, min(others, default=0.0) * model.weight)
         asked.known = asked.parts[0]
+        share = min(1, sum(asked.parts) / model.budget) if model.kind == "embed" else 0
+        asked.place = asked.arrival + int(share * model.bypass)
         model.waiting.append(asked)
 
     def step(self) -> tuple[str, dict[str, tuple], dict[str, int]] | None:

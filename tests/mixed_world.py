@@ -47,13 +47,16 @@ class MixedWorld:
         policy: str = "fcfs",
         weights: dict[str, float] | None = None,
         names: tuple[str, ...] = ("text", "embed", "image"),
+        slowdown: float | None = None,
+        longest: int = 50,
+        costs: dict[str, tuple[int, int]] | None = None,
     ) -> None:
         self.clock = ModelledClock()
         self.story = Story()
         self.events: list[AnyEvent] = []
         options = EngineOptions(seats=seats, step_tokens=budget, max_bypass=bypass, policy=policy)
-        costs = {name: linear_cost(step_ns=step, position_ns=unit) for name, (step, unit) in COSTS.items()}
-        self.encoder = FakeEncoder(clock=self.clock, cost_ns=costs["embed"], max_context=50)
+        costs = {name: linear_cost(step_ns=step, position_ns=unit) for name, (step, unit) in (costs or COSTS).items()}
+        self.encoder = FakeEncoder(clock=self.clock, cost_ns=costs["embed"], max_context=longest)
         self.diffusion = FakeDiffusion(clock=self.clock, cost_ns=costs["image"])
         makers = {
             name: lambda name=name: text_model(
@@ -69,7 +72,7 @@ class MixedWorld:
         self.models = {name: makers[name]() for name in names}
         for name, weight in (weights or {}).items():
             self.models[name].weight = weight
-        self.engine = Engine(list(self.models.values()), self.clock, emit=self._emit)
+        self.engine = Engine(list(self.models.values()), self.clock, emit=self._emit, slowdown=slowdown)
         self.asked: dict[str, NewRequest] = {}
         self.answers: dict[str, object] = {}
 

@@ -57,8 +57,8 @@ def log() -> list[ev.AnyEvent]:
 
 def delivered(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:
     """The same as a front tells it: who comes is received, who is over is delivered a moment later."""
-    loaded = ev.Loaded(at=0, model="m", blocks=26, block_tokens=16, block_bytes=1, seats=4, step_tokens=64, threads=1,
-                       weights="fp32")  # fmt: skip
+    loaded = ev.Loaded(at=0, model="fake", blocks=26, block_tokens=16, block_bytes=1, seats=4, step_tokens=64,
+                       threads=1, weights="fp32")  # fmt: skip
     told: list[ev.AnyEvent] = [loaded]
     for event in events:
         if isinstance(event, ev.Arrived):

@@ -158,7 +158,7 @@ def completion(prompt: str | list[int], /, **fields: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def serving(folder: Path, *options: str, key: str | None = None) -> Iterator[Server]:
-    """A server on a free port, ended with the block, however that ends. fp32, whose results are exact in any company
+    """A server on a free port, ended with the block, however that ends. fp32, whose results are exact in any batch
     and which starts fastest; one thread, so that other work on the machine does not make the threads wait for each
     other."""
     log = folder / "serve.log"

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 import tiny_models
 from headway.artifacts import resolve
-from headway.artifacts.converted import Converted
+from headway.artifacts.converted import ConvertedWeights
 from headway.artifacts.files import ModelFiles
 from headway.cli import main
 from headway.compute.models.spec import DecoderSpec
@@ -43,7 +43,7 @@ def kept(cache: Path) -> list[str]:
 
 
 def file_of(cache: Path, key: str, size: int, used_at_s: float = OLD) -> Path:
-    with Converted(cache, limit_bytes=1 << 40).making(key, size):
+    with ConvertedWeights(cache, limit_bytes=1 << 40).making(key, size):
         pass
     path = cache / f"{key}.safetensors"
     os.utime(path, (used_at_s, used_at_s))
@@ -155,7 +155,8 @@ def test_a_damaged_copy_does_not_take_the_place_of_a_healthy_one(tmp_path: Path)
 
 def other_process(code: str, cache: Path) -> subprocess.Popen[str]:
     """Python that knows `cache`, and waits for its end when it has printed a line; that line is read here."""
-    begin = "import sys, pathlib, headway.artifacts.converted as c\ncache = c.Converted(pathlib.Path(sys.argv[1]))\n"
+    begin = "import sys, pathlib, headway.artifacts.converted as c\n"
+    begin += "cache = c.ConvertedWeights(pathlib.Path(sys.argv[1]))\n"
     command = [sys.executable, "-c", begin + code, str(cache)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "there\n"
@@ -170,9 +171,9 @@ def test_a_crash_in_the_middle_leaves_no_half_file_and_its_rest_is_removed(tmp_p
     with other_process(code, tmp_path) as other:
         (rest,) = tmp_path.glob(".partial-*")
         os.utime(rest, (OLD, OLD))
-        assert Converted(tmp_path).clean().removed == ()  # it is being made
+        assert ConvertedWeights(tmp_path).clean().removed == ()  # it is being made
         other.kill()
-    assert Converted(tmp_path).hold("slow") is None
+    assert ConvertedWeights(tmp_path).hold("slow") is None
     file_of(tmp_path, "next", 10)
     assert [path.name for path in tmp_path.iterdir()] == ["next.safetensors"]
 
@@ -204,7 +205,7 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path) -> None:
 def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
     for age, key in enumerate("abc"):
         file_of(tmp_path, key, 100, OLD - age)
-    cache = Converted(tmp_path, limit_bytes=250)
+    cache = ConvertedWeights(tmp_path, limit_bytes=250)
     assert cache.hold("c") is not None  # used just now
     with cache.making("d", 100):
         pass
@@ -214,7 +215,7 @@ def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
 def test_what_is_in_use_stays_however_much_that_is(tmp_path: Path) -> None:
     for key in "ab":
         file_of(tmp_path, key, 100)
-    cache = Converted(tmp_path, limit_bytes=10)
+    cache = ConvertedWeights(tmp_path, limit_bytes=10)
     held = cache.hold("a")
     os.utime(tmp_path / "a.safetensors", (OLD - 9, OLD - 9))
     with cache.making("c", 100):
@@ -230,10 +231,10 @@ def test_a_model_that_is_loaded_keeps_its_files_until_it_is_gone(tmp_path: Path)
     executor = TextExecutor.load(files, cache=tmp_path, weights="fp32", blocks=4)
     for path in tmp_path.rglob("*"):
         os.utime(path, (OLD, OLD))
-    cleaned = Converted(tmp_path).clean()
+    cleaned = ConvertedWeights(tmp_path).clean()
     assert cleaned.removed == () and len(cleaned.kept) == 2  # the weights, and the folder of its revision
     del executor
-    assert len(Converted(tmp_path).clean().removed) == 2 and list(tmp_path.iterdir()) == []
+    assert len(ConvertedWeights(tmp_path).clean().removed) == 2 and list(tmp_path.iterdir()) == []
 
 
 # -- headway models --clean ------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_models_clean_says_what_it_freed(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file_of(cache, "a", 3 << 20)
     file_of(cache, "b", 1 << 20)
-    held = Converted(cache).hold("b")
+    held = ConvertedWeights(cache).hold("b")
     assert main(["models", "--clean", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "folder": str(cache), "freed_bytes": 3 << 20, "kept_bytes": 1 << 20,
@@ -279,6 +280,6 @@ def test_models_clean_takes_no_name(cache: Path, capsys: pytest.CaptureFixture[s
 def test_another_processs_hold_counts(tmp_path: Path) -> None:
     file_of(tmp_path, "a", 10)
     with other_process(f"held = cache.hold('a'); {WAITS}", tmp_path) as other:
-        assert Converted(tmp_path).clean().removed == ()
+        assert ConvertedWeights(tmp_path).clean().removed == ()
         other.kill()
-    assert len(Converted(tmp_path).clean().removed) == 1
+    assert len(ConvertedWeights(tmp_path).clean().removed) == 1

@@ -186,7 +186,7 @@ def test_a_file_that_was_cut_off_says_so_wherever_it_was_cut(tmp_path: Path) -> 
     whole = path.read_bytes()
     for size in [*range(0, 200, 7), *range(200, len(whole), len(whole) // 40)]:
         path.write_bytes(whole[:size])
-        with pytest.raises(ArtifactError, match="not a whole GGUF"):
+        with pytest.raises(ArtifactError, match="not a complete GGUF"):
             read_header(path)
 
 
@@ -279,12 +279,12 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ({"llama.attention.head_count": 0}, r"head_count is 0, not a number above 0"),
+        ({"llama.attention.head_count": 0}, r"head_count is 0; it must be a number above 0"),
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon is nan"),
         ({"llama.rope.freq_base": float("inf")}, "freq_base is inf"),
         ({"llama.block_count": "two"}, "block_count is 'two'"),
         ({"tokenizer.ggml.token_type": [1, 2]}, "but 2 types"),
-        ({"tokenizer.ggml.merges": ["zzz qqq"]}, "make no tokenizer"),
+        ({"tokenizer.ggml.merges": ["zzz qqq"]}, "no tokenizer can be built"),
         ({"tokenizer.ggml.eos_token_id": "end"}, "is 'end', which is not a token id"),
     ],
 )

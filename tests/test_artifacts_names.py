@@ -22,7 +22,7 @@ def test_a_name_that_means_nothing_gets_the_aliases_and_the_closest_one(tmp_path
     with pytest.raises(ModelNotFound, match=r"Did you mean smollm2-135m\?.*minilm-l6") as caught:
         resolve("smolm2", cache=tmp_path)
     assert all(alias in str(caught.value) for alias in ALIASES)
-    with pytest.raises(ModelNotFound, match="no such file or folder"):
+    with pytest.raises(ModelNotFound, match="no model, file or folder is called"):
         resolve("./nothing/here/at/all", cache=tmp_path)
 
 
@@ -67,7 +67,7 @@ def test_a_hub_id_goes_to_the_hubs_own_client(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(ArtifactError, match=r"offline.*hf download owner/name"):
         resolve("owner/name", cache=tmp_path, offline=True)
-    with pytest.raises(ArtifactError, match=r"hub cannot be reached.*hf download owner/name"):
+    with pytest.raises(ArtifactError, match=r"Hub cannot be reached.*hf download owner/name"):
         resolve("owner/name", cache=tmp_path)
     assert asked == [("owner/name", True), ("owner/name", False)]
 

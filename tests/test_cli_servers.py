@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fake_server import FakeServer, fake_serving
@@ -23,6 +24,7 @@ from headway.core.events import Arrived, Received
 from headway.front.state import Front
 from headway.story.sinks.log import EventLog
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import RequestView
 
 ASKING = (["chat", "hi"], ["top", "--once"], ["why", "a"], ["timeline"], ["doctor"])
 
@@ -95,11 +97,11 @@ def test_the_base_url_of_openais_clients_is_a_servers_url(
         ("localhost:8000", "did you mean http://localhost:8000?"),
         ("ftp://localhost", "does not begin with http:// or https://"),
         ("http://localhost:65536", "Port out of range"),
-        ("http://localhost:0", "names no port"),
-        ("http://", "names no host"),
+        ("http://localhost:0", "has no valid port"),
+        ("http://", "has no host"),
         ("http://[::1", "is not a URL"),
-        ("http://a b", "holds spaces"),
-        ("http://\udcff", "holds spaces or characters that no URL has"),
+        ("http://a b", "contains characters"),
+        ("http://\udcff", "contains characters that a URL cannot have"),
         ("http://a..b", "is not a URL"),
         ("", "is empty"),
     ],
@@ -118,7 +120,7 @@ def test_a_proxy_of_the_environment_does_not_stand_before_this_machine(
         monkeypatch.setenv(name, "socks5://127.0.0.1:9")
     assert main(["why", "a", "--url", server.url]) == 0
     capsys.readouterr()
-    assert "the environment's proxy or certificates cannot be used" in refused(
+    assert "cannot use the proxy or certificates from the environment" in refused(
         capsys, "why", "a", "--url", "http://headway.invalid"
     )
 
@@ -139,7 +141,7 @@ def test_a_proxy_of_the_environment_does_not_stand_before_this_machine(
         (200, b"[]", "is not a Headway server"),
         (404, b"nothing here", "is not a Headway server"),
         (502, b'{"error": "bad gateway"}', "answers 502 Bad Gateway"),
-        (301, b"", "answers 301, go to https://elsewhere/; name the server with --url"),
+        (301, b"", "redirects (301) to https://elsewhere/; give the server's own URL with --url"),
     ],
 )
 def test_a_server_that_is_not_headways_is_named(
@@ -173,7 +175,7 @@ def test_of_an_unknown_id_the_servers_own_words_are_told(
 def test_what_no_request_can_be_called_is_said(
     server: FakeServer, capsys: pytest.CaptureFixture[str], id: str
 ) -> None:
-    assert "an id is 1 to 128 of the characters" in refused(capsys, "why", id, "--url", server.url)
+    assert "ids are 1 to 128 of the characters" in refused(capsys, "why", id, "--url", server.url)
 
 
 def test_the_hint_to_the_log_is_a_command_that_a_shell_takes() -> None:
@@ -212,7 +214,7 @@ def test_a_log_that_ends_with_a_request_just_received_tells_no_negative_time(
         assert main(["why", id, "--json", "--log", str(tmp_path / "events")]) == 0
         view = json.loads(capsys.readouterr().out)
         assert all(interval["ms"] >= 0 for interval in view["intervals"]) and view["elapsed_ms"] >= 7
-        assert "-" not in " ".join(tell(view))
+        assert "-" not in " ".join(tell(msgspec.convert(view, RequestView)))
 
 
 # -- serving --------------------------------------------------------------------------------------------------
@@ -260,18 +262,20 @@ def test_the_console_is_told_once_that_the_event_log_ended(tmp_path: Path, reada
         assert not log.append(Received(at=at, id="a"))
     if readable:
         told = console.file.getvalue()  # type: ignore[attr-defined]
-        assert told.count("\n") == 1 and "events ended: No space left on device. Serving goes on without it" in told
+        assert (
+            told.count("\n") == 1 and "events failed: No space left on device. Serving continues without it" in told
+        )
 
 
 @pytest.mark.parametrize(
     ("host", "words"),
     [
-        ("nosuch.invalid", "is no address of this machine"),
-        ("192.0.2.1", "is no address of this machine"),  # a network for documentation
+        ("nosuch.invalid", "is not an address of this machine"),
+        ("192.0.2.1", "is not an address of this machine"),  # a network for documentation
         ("a" * 300, "--host: "),
         ("[::1]", "--host: "),
-        ("a\0b", "is not an address or a name"),
-        ("\udcff", "is not an address or a name"),
+        ("a\0b", "is not an address or a host name"),
+        ("\udcff", "is not an address or a host name"),
     ],
 )
 def test_a_host_that_cannot_be_had_is_said_of_host(host: str, words: str) -> None:
@@ -281,7 +285,7 @@ def test_a_host_that_cannot_be_had_is_said_of_host(host: str, words: str) -> Non
 
 
 def test_a_port_that_is_taken_is_said_of_port() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="cannot be listened on") as caught:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match="cannot listen on") as caught:
         listen("127.0.0.1", taken.getsockname()[1])
     assert caught.value.option == "--port"
 

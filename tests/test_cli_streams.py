@@ -97,7 +97,7 @@ def test_arguments_that_are_not_utf_8_end_in_one_line(
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("headway: ")
     if words[0] == "chat":
-        assert "it holds \\xff at character 2, which is not UTF-8" in err
+        assert "contains \\xff at character 2, which is not UTF-8" in err
 
 
 def test_a_line_that_is_not_utf_8_ends_no_conversation(
@@ -106,7 +106,7 @@ def test_a_line_that_is_not_utf_8_ends_no_conversation(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\nhi\n"), encoding="utf-8"))
     assert main(["chat", "--max-tokens", "1", "--url", server.url]) == 0
     err = capsys.readouterr().err
-    assert "it holds \\xff at character 1" in err and "delivery;dur" in err
+    assert "contains \\xff at character 1" in err and "delivery;dur" in err
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_an_output_is_looked_at_before_any_work_is_done(
     log.close()
     before = (tmp_path / "events").read_bytes()
     for name, told in {
-        "folder": "is a folder; name a file",
-        "no/such": f"there is no folder {tmp_path}/no",
-        "events/x": f"there is no folder {tmp_path}/events",
-        "events": "is an event log; name another file",
+        "folder": "is a folder; give a file",
+        "no/such": f"{tmp_path}/no is not an existing folder",
+        "events/x": f"{tmp_path}/events is not an existing folder",
+        "events": "is an event log; choose another file",
     }.items():
         url = ["--url", "http://127.0.0.1:9"] if words[0] == "timeline" else []
         assert main([*words, str(tmp_path / name), *url]) == 2
@@ -164,9 +164,7 @@ def test_pages_replace_nothing_but_pages(tmp_path: Path) -> None:
     (tmp_path / QUESTIONS).write_text("# Mine\n")
     (tmp_path / "file").write_text("x")
     check_pages(tmp_path, LESSONS, with_questions=False)
-    with pytest.raises(
-        ConfigError, match=r"--pages: .*questions.md is not a page of the lessons and is left as it is"
-    ):
+    with pytest.raises(ConfigError, match=r"--pages: .*questions.md is not a lesson page and is left as it is"):
         check_pages(tmp_path, LESSONS, with_questions=True)
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(ConfigError, match="file is not a folder"):

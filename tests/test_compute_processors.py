@@ -1,4 +1,4 @@
-"""Bits do not depend on company on older processors either: libraries are told to do without newer instructions."""
+"""Bits do not depend on batch composition on older processors either: libraries do without newer instructions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def instructions() -> set[str]:
 
 
 @pytest.mark.parametrize(("needs", "limits"), LEVELS, ids=[" ".join(limits.values()) for _, limits in LEVELS])
-def test_bits_do_not_depend_on_company_whatever_the_processor(needs: str, limits: dict[str, str]) -> None:
+def test_bits_do_not_depend_on_batch_composition_whatever_the_processor(needs: str, limits: dict[str, str]) -> None:
     if needs not in instructions():
         pytest.skip(f"this processor has no {needs}: it cannot be told to do without")
     program = Path(__file__).parent / "bits.py"

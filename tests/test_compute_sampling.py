@@ -72,7 +72,7 @@ def test_a_number_depends_on_seed_index_and_position_alone(seed: int, index: int
     assert number != uniform(seed, index, position + 1)
 
 
-def test_a_token_does_not_depend_on_its_company() -> None:
+def test_a_token_does_not_depend_on_batch_composition() -> None:
     logits = torch.from_numpy(np.random.default_rng(0).standard_normal((40, 500)).astype(np.float32))
     picks = [(row, Draw(row % 3, row, Sampling(0.8, top_k=50, top_p=0.9, seed=row % 5))) for row in range(40)]
     together = choose(logits, picks)

@@ -37,8 +37,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | {"hidden_act": "gelu"}, "the activation 'gelu'"),
     (LLAMA | {"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
     (LLAMA | {"pretraining_tp": 2}, "pretraining_tp"),
-    (LLAMA | {"num_key_value_heads": 4}, "6 query heads on 4 key heads"),
-    (LLAMA | {"head_dim": 7}, "odd size"),
+    (LLAMA | {"num_key_value_heads": 4}, "6 query heads with 4 key-value heads"),
+    (LLAMA | {"head_dim": 7}, "odd head dimension"),
     (MISTRAL | {"attention_bias": True}, "attention_bias"),
 ]
 

@@ -62,5 +62,5 @@ def test_an_unknown_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"q_proj\.bias"):
         load_tensors(spec, replace(files, tensors=StateDict(extra)), "fp32", tmp_path)
     wrong = dict(files.tensors.read()) | {"model.norm.weight": np.zeros(47, np.float32)}
-    with pytest.raises(ArtifactError, match=r"model\.norm\.weight has the shape \[47\], not \[48\]"):
+    with pytest.raises(ArtifactError, match=r"model\.norm\.weight has the shape \[47\], expected \[48\]"):
         load_tensors(spec, replace(files, tensors=StateDict(wrong)), "fp32", tmp_path)

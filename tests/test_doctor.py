@@ -47,7 +47,7 @@ def test_the_most_costly_comes_first_and_a_request_without_an_answer_before_all(
     findings = diagnose(seen)
     assert [finding.name for finding in findings] == ["refused", "memory_full", "recomputed"]
     assert findings[1].cost_s > findings[2].cost_s > 0
-    told = tell(seen, findings)
+    told = tell(findings, seen)
     assert told[0] == "Seen: 54 steps (1 to 54) in 0.06 s, 9 requests, 160 tokens emitted."
     assert told[1] == f"1. {findings[0].says}" and told[2] == f"   Next: {findings[0].next}."
     assert told[3].startswith("2. In 34 steps a request waited for blocks")
@@ -58,29 +58,30 @@ def test_the_most_costly_comes_first_and_a_request_without_an_answer_before_all(
 
 def test_where_nothing_is_wrong_that_is_said_plainly() -> None:
     seen = served(2, 5, 3).seen()
-    assert tell(seen, diagnose(seen)) == [
+    assert tell(diagnose(seen), seen) == [
         "Seen: 3 steps (1 to 3) in 0.00 s, 2 requests, 6 tokens emitted.",
-        "Nothing is wrong: no time was lost for a reason that is known here.",
+        "Nothing found: no time was lost for a known reason.",
         "Where the requests' time went: decode 65%, prefill 35%.",
     ]
 
 
 def test_where_nothing_was_seen_nothing_is_claimed() -> None:
-    assert tell(Observations(), []) == ["Nothing can be said yet: no step has run (0 requests seen)."]
+    assert tell([], Observations()) == ["Nothing can be said yet: no step has run (0 requests seen)."]
     world = Served()
     world.add("a", 5)
     seen = world.seen()
     assert diagnose(seen) == []
-    assert tell(seen, []) == ["Nothing can be said yet: no step has run (1 request seen)."]
+    assert tell([], seen) == ["Nothing can be said yet: no step has run (1 request seen)."]
 
 
 def test_the_numbers_of_what_was_seen_are_those_of_the_records() -> None:
     world = served(8, 20, 20, blocks=9, seats=16)
-    shown = view(world.seen(), [])
+    shown = view([], world.seen())
     records = [world.story.record(f"r{i}") for i in range(8)]
     assert shown["seen"] == {
         "seconds": world.clock.now_ns() / 1e9, "steps": len(world.steps()), "requests": 8,
         "emitted_tokens": sum(r.sequences[0].emitted for r in records), "model": "fake",
+        "models": ["fake"],
     }  # fmt: skip
     totals: dict[str, float] = {}
     for record in records:
@@ -95,12 +96,12 @@ def test_only_the_last_seconds_count() -> None:
     world = served(8, 20, 20, blocks=400, seats=2)
     world.clock.advance(10_000 * MS)
     one_by_one(world, [[5, i] for i in range(3)])
-    whole = doctor.look(lambda: iter(world.events))
-    recent = doctor.look(lambda: iter(world.events), last_s=1.0)
+    (whole,) = doctor.look(lambda: iter(world.events)).models
+    (recent,) = doctor.look(lambda: iter(world.events), last_s=1.0).models
     assert [finding.name for finding in diagnose(whole)] == ["seats_full"]
     assert diagnose(recent) == []
     assert (len(recent.done), len(recent.requests)) == (6, 3)
-    assert doctor.look(lambda: iter(()), last_s=1.0).done == []
+    assert doctor.look(lambda: iter(()), last_s=1.0).models[0].done == []
 
 
 # -- the command over a log -----------------------------------------------------------------------------------
@@ -110,9 +111,9 @@ def test_a_log_is_read_without_a_server(tmp_path: Path, capsys: pytest.CaptureFi
     world = served(8, 20, 20, blocks=400, seats=2)
     log = logged(world, tmp_path)
     assert main(["doctor", "--log", log]) == 0
-    assert capsys.readouterr().out.splitlines() == tell(world.seen(), diagnose(world.seen()))
+    assert capsys.readouterr().out.splitlines() == tell(diagnose(world.seen()), world.seen())
     assert main(["doctor", "--log", log, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == view(world.seen(), diagnose(world.seen()))
+    assert json.loads(capsys.readouterr().out) == view(diagnose(world.seen()), world.seen())
     assert (
         main(["doctor", "--log", log, "--json", "--last", "0.0195"]) == 0
     )  # steps of 1.02 ms, before them a longer one
@@ -123,8 +124,8 @@ def test_a_log_is_read_without_a_server(tmp_path: Path, capsys: pytest.CaptureFi
     ("words", "message"),
     [
         (["--last", "soon"], "--last: 'soon' is not a number of seconds"),
-        (["--last", "0"], "--last: needs more than 0 and less than 1e9 seconds, got 0"),
-        (["--last", "nan"], "--last: needs more than 0"),
+        (["--last", "0"], "--last: must be more than 0 and less than 1e9 seconds, got 0"),
+        (["--last", "nan"], "--last: must be more than 0"),
         (["--log", __file__], "it is not an event log of Headway"),
         (["--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9"),
     ],
@@ -175,13 +176,13 @@ def test_a_server_is_asked_for_all_that_it_still_holds(
 
 def test_what_the_replica_has_is_known_even_when_its_event_is_gone(server: FakeServer) -> None:
     options = ClientOptions(url=server.url)
-    known = doctor.loaded(options)
-    assert known is not None and (known.seats, known.blocks, known.block_tokens, known.threads) == (1, 4096, 16, 1)
+    (known,) = doctor.loaded(options)
+    assert (known.seats, known.blocks, known.block_tokens, known.threads) == (1, 4096, 16, 1)
     first = doctor.held_events(options)[0]
     assert type(first) is type(known) and (first.seats, first.kernels) == (known.seats, known.kernels)
     server.front.ready, ready = None, server.front.ready
     try:
-        assert doctor.loaded(options) is None
+        assert doctor.loaded(options) == []
     finally:
         server.front.ready = ready
 

@@ -26,13 +26,13 @@ def test_seats_full_while_memory_is_free():
     found = only(served(8, 20, 20, blocks=400, seats=2))
     assert found.name == "seats_full" and found.evidence["spare_blocks"] == 394
     assert found.says == (
-        "In 60 steps too few of 2 seats were free; up to 6 requests waited, 0.25 s together, while at least 394 of "
-        "400 blocks were free or reusable."
+        "In 60 steps too few of the 2 seats were free; up to 6 requests waited, 0.25 s in total, while at least 394 "
+        "of 400 blocks were free or reusable."
     )
     assert found.next == (
-        "raise --seats from 2 to 8: a sequence held up to 3 blocks, so the free ones would carry 131 more"
+        "raise --seats from 2 to 8: a sequence held up to 3 blocks, so the free blocks are enough for 131 more"
     )
-    assert found.but == "More --memory would not help: there was some to spare."
+    assert found.but == "More --memory would not help: there was memory to spare."
     assert found.cost_s == pytest.approx(sum(6 - 2 * i for i in range(3)) * 0.0208, rel=0.02)
 
 
@@ -45,18 +45,18 @@ def test_more_seats_are_not_advised_where_memory_is_full_too():
     found = only(served(8, 20, 20, blocks=6, seats=2))
     assert found.name == "seats_and_memory_full"
     assert found.says == (
-        "In 60 steps too few of 2 seats were free; up to 6 requests waited, 0.25 s together. Memory was full too: 0 "
-        "of 6 blocks were free or reusable, and a sequence holds up to 3."
+        "In 60 steps too few of the 2 seats were free; up to 6 requests waited, 0.25 s in total. Memory was full "
+        "too: 0 of 6 blocks were free or reusable, and a sequence holds up to 3."
     )
-    assert found.next == "raise --memory and --seats together, or serve from a second machine"
+    assert found.next == "raise --memory and --seats together, or add a second machine"
     assert found.but == "More --seats alone would not help: there is no memory for them."
 
 
 def test_memory_full_while_seats_are_free():
     found = served(8, 30, 20, blocks=9, seats=16).findings()["memory_full"]
     assert found.says == (
-        "In 41 steps a request waited for blocks, up to 2 short of 9; up to 6 requests waited, 0.15 s together. "
-        "Meanwhile 24 blocks of known prefixes had to go and requests were preempted 6 times."
+        "In 41 steps a request waited for blocks, up to 2 short (the pool has 9); up to 6 requests waited, 0.15 s "
+        "in total. Meanwhile 24 blocks of known prefixes were evicted and requests were preempted 6 times."
     )
     assert found.next == "raise --memory from 9 to at least 11 blocks (0.2 KiB more)"
     assert found.but == "More --seats would not help: at least 12 of 16 were free."
@@ -69,7 +69,8 @@ def test_what_no_event_told_is_left_out():
     world.run()
     found = world.findings()["memory_full"]
     assert found.says == (
-        "In 6 steps a request waited for blocks, up to 3 short of 12; up to 1 request waited, 7.8 ms together."
+        "In 6 steps a request waited for blocks, up to 3 short (the pool has 12); up to 1 request waited, 7.8 ms in "
+        "total."
     )
     (found,) = diagnose(Observations().fold_all(event for event in world.events if not isinstance(event, Loaded)))
     assert (found.next, found.but) == ("raise --memory from 12 to at least 15 blocks", "")
@@ -82,13 +83,13 @@ def test_neither_is_claimed_where_nobody_waits_for_either():
 def test_work_done_again_after_preemptions():
     found = served(8, 20, 20, blocks=9, seats=16, prefix_cache=False).findings()["recomputed"]
     assert found.says == (
-        "57 of 369 positions (15%) were evaluated again after 2 preemptions, which lost 57; most often r1 preempted "
-        "r3 (once). Up to 4 sequences were active, a sequence held up to 3 blocks, and there are 9."
+        "57 of 369 positions (15%) were recomputed after 2 preemptions, which lost 57; most often r1 preempted "
+        "r3 (once). Up to 4 sequences were active, a sequence held up to 3 blocks, and the pool has 9."
     )
     assert (
-        found.next == "raise --memory to 12 blocks, which hold as many sequences to their end, or lower --seats to 3"
+        found.next == "raise --memory to 12 blocks, enough for that many sequences to finish, or lower --seats to 3"
     )
-    assert found.but == "More --step-tokens would not help: it is space that was short."
+    assert found.but == "More --step-tokens would not help: space was short, not the step budget."
 
 
 def test_preemptions_whose_state_is_found_again_cost_next_to_nothing():
@@ -107,23 +108,27 @@ def test_a_small_step_budget_where_more_of_it_would_help():
     found = only(served(4, 200, 3, step_tokens=32, seats=8))
     assert found.name == "step_budget"
     assert found.says == (
-        "25 steps spent all 32 positions of their budget while prompts waited for more, 47.5 ms together; one prompt "
+        "25 steps spent all 32 positions of their budget while prompts waited for more, 47.5 ms in total; one prompt "
         "took 8 steps."
     )
     assert found.next == "raise --step-tokens from 32 to 64"
-    assert found.but == "It costs gaps between tokens: beside a prompt up to 1.6 ms instead of 1.3 ms."
+    assert found.but == (
+        "Gaps between tokens (inter-token latency) grow: up to 1.6 ms instead of 1.3 ms in steps with a prompt."
+    )
     assert found.cost_s == pytest.approx(0.0475 * 0.5 / 1.32, rel=0.01)
 
 
 def test_steps_that_are_all_alike_do_not_say_what_more_budget_would_cost():
     found = only(served(3, 96, 1, step_tokens=32, seats=8))
-    assert found.but == "Gaps between tokens grow with the steps that hold a prompt."
+    assert found.but == "Gaps between tokens (inter-token latency) grow in steps with a prompt."
 
 
 def test_more_budget_is_not_advised_where_the_positions_take_the_time():
     found = only(served(4, 200, 3, step_tokens=32, seats=8, cost=FIXED))
     assert found.name == "compute_full"
-    assert found.says.endswith("Such a step takes 3.2 ms, of which only 0.0 ms does not grow with its positions.")
+    assert found.says.endswith(
+        "Such a step takes 3.2 ms, of which only 0.0 ms is independent of the number of positions."
+    )
     assert found.next.startswith("compute less or faster: ")
     assert found.but == "More --step-tokens would not help: the positions themselves take the time."
 
@@ -153,23 +158,23 @@ def test_prompts_that_stretch_others_gaps_between_tokens():
     found = only(world)
     assert found.name == "prefill_interference"
     assert found.says == (
-        "12 gaps between tokens took 13.8 ms instead of 1.1 ms, because their steps held another request's prompt "
-        "too: steps 9, 10, 11, 17, 18 and 7 more (prompts of b0, b1, b2, b3)."
+        "12 gaps between tokens took 13.8 ms instead of 1.1 ms, because their steps also contained another "
+        "request's prompt: steps 9, 10, 11, 17, 18 and 7 more (prompts of b0, b1, b2, b3)."
     )
     assert found.next == (
         "lower --step-tokens from 128 to 64: the longest such gap then takes about 7.4 ms instead of 13.8 ms, and a "
         "long prompt about twice as many steps"
     )
-    assert found.but == "More --memory or --seats would not help: these requests had theirs."
+    assert found.but == "More --memory or --seats would not help: these requests had enough of both."
     held = {step.step for step in world.steps() if any(m.doing == "prefill" and m.id != "a" for m in step.members)}
     assert set(found.evidence["steps"]) == held
 
 
 def test_a_shorter_step_is_not_advised_below_the_number_of_seats():
     found = beside_prompts(DEAR, prompt=60, seats=64).findings()["prefill_interference"]
-    assert found.next == "lower --seats (there are 64), then --step-tokens, to 31"
+    assert found.next == "lower --seats (now 64), then --step-tokens, to 31"
     assert found.but == (
-        "Less --step-tokens alone would not help: it must be at least --seats, 64, and the prompts' parts were of up "
+        "Lowering --step-tokens alone would not help: it must be at least --seats (64), and the prompt chunks had up "
         "to 60 positions."
     )
 
@@ -200,11 +205,11 @@ def test_time_between_steps_while_work_is_there():
     found = only(world)
     assert found.name == "host_gaps"
     assert found.says == (
-        "Between steps 34% of the time went by with work present and nothing computed: 16.0 ms in 29 gaps, the "
-        "median 0.5 ms, the longest 2.0 ms before step 8."
+        "34% of the time passed between steps, with work present and nothing computed: 16.0 ms in 29 gaps, median "
+        "0.5 ms, longest 2.0 ms before step 8."
     )
     assert found.next.startswith("leave a core free for the replica's own work")
-    assert found.but == "No limit of the server would help: nobody waited for space or a turn in that time."
+    assert found.but == "Raising a server limit would not help: nobody waited for space or a turn in that time."
 
 
 @pytest.mark.parametrize("ends", ["finished", "cancelled", "awaits a grammar"])
@@ -242,16 +247,16 @@ SLOWER = (
     ("machine", "words"),
     [
         (None, ""),
-        (Machine(steal=0.2, load=3.0), " Other virtual machines take 20% of this one's processor time now."),
-        (Machine(steal=0.0, load=3.0), " 3.0 processes want each processor of this machine now."),
+        (Machine(steal=0.2, load=3.0), " Other virtual machines now take 20% of this one's CPU time (steal)."),
+        (Machine(steal=0.0, load=3.0), " The load average of this machine is now 3.0 per CPU."),
         (Machine(steal=None, load=0.4), ""),
     ],
 )
 def test_steps_that_become_slower_at_equal_work(machine, words):
     found = only(repeated(lambda runs: MS if runs <= 100 else 2 * MS), machine)
     assert found.says == SLOWER + words
-    assert found.next.startswith("look at the machine: ")
-    assert found.but == "No option of the server would help: the steps hold the same work."
+    assert found.next.startswith("check the machine: ")
+    assert found.but == "No server option would help: the steps do the same work."
 
 
 def test_slower_steps_are_not_claimed_from_few_steps_nor_from_one_slow_moment():
@@ -271,8 +276,6 @@ def test_slower_steps_are_not_claimed_where_the_work_grows():
 def test_a_kernel_that_is_slower_than_usual():
     words = "bf16 weights and inputs, F.linear"
     found = only(served(1, 5, 3, kernels={"products": words, "attention": "batched products"}))
-    assert found.says == (
-        f"A slower kernel than usual runs here (products: {words}). What that costs is not measured."
-    )
+    assert found.says == (f"A slower kernel than usual is in use (products: {words}). The cost is not measured.")
     assert found.next.startswith("measure with `headway bench offline`") and found.cost_s == 0
     assert served(1, 5, 3).findings() == {}

@@ -24,7 +24,7 @@ def test_prompts_that_begin_alike_with_reuse_off():
     prompts = [[*range(80), 500 + i, 3] for i in range(6)]
     found = only(one_by_one(Served(prefix_cache=False), prompts))
     assert found.says == (
-        "Prefix reuse is off, and 5 prompts began like an earlier one: at least 320 of 492 prompt positions were "
+        "Prefix caching is off, and 5 prompts began like an earlier one: at least 320 of 492 prompt positions were "
         "computed again."
     )
     assert found.next == "serve without --no-prefix-cache"
@@ -37,10 +37,10 @@ def test_prefixes_that_were_evicted():
     prompts = [list(range(200 * (i % 2), 200 * (i % 2) + 150)) for i in range(8)]
     found = only(one_by_one(Served(blocks=12), prompts))
     assert found.says == (
-        "6 prompts had a beginning that was known and had been evicted: up to 702 of 1008 prompt positions were "
-        "computed again. 49 blocks went from a pool of 12."
+        "6 prompts began with a prefix that had been evicted: up to 702 of 1008 prompt positions were computed "
+        "again. 49 blocks were evicted from a pool of 12."
     )
-    assert found.next == "raise --memory (it is 12 blocks), so that prefixes stay"
+    assert found.next == "raise --memory (now 12 blocks) so that prefixes stay cached"
     assert one_by_one(Served(blocks=40), prompts).findings() == {}
 
 
@@ -48,11 +48,11 @@ def test_a_date_in_the_system_prompt_that_keeps_the_rest_from_being_reused():
     dated = [[*SYSTEM[:17], 600 + i, *SYSTEM[18:]] for i in range(6)]
     found = only(one_by_one(Served(), dated))
     assert found.says == (
-        "5 prompts differ from a known one in a few tokens, 5 of them at position 17, and go on like it: up to 660 "
-        "of 820 prompt positions were computed again."
+        "5 prompts differ from an earlier one in a few tokens, 5 of them at position 17, and then continue like it: "
+        "up to 660 of 820 prompt positions were computed again."
     )
-    assert found.next == "move what changes (a date, a name, an id at position 17) behind what stays the same"
-    assert found.but == "More --memory would not help: nothing had to go."
+    assert found.next == "move what changes (a date, a name, an id at position 17) after what stays the same"
+    assert found.but == "More --memory would not help: nothing was evicted."
 
 
 def test_prompts_that_go_on_differently_are_not_asked_to_move_anything():
@@ -65,8 +65,8 @@ def test_prompts_that_go_on_differently_are_not_asked_to_move_anything():
 def test_a_salt_for_every_request():
     found = only(one_by_one(Served(), [SYSTEM] * 6, salt=lambda i: f"s{i}"))
     assert found.says == (
-        "6 of 6 requests came with a cache_salt that no other one had, so none of them could reuse what another one "
-        "computed. What that costs is not known: prompts are not compared across salts."
+        "6 of 6 requests had a cache_salt of their own, so none of them could reuse a prefix that another one "
+        "computed. The cost is not known: prompts are not compared across salts."
     )
     assert found.next.startswith("send one cache_salt for all requests that may share")
     assert one_by_one(Served(), [SYSTEM] * 6, salt=lambda i: "tenant").findings() == {}
@@ -82,7 +82,7 @@ def test_drafts_that_are_wrong():
     drafted = counts["accepted"] + counts["rejected"]
     assert found.name == "drafts" and drafted > 64
     assert found.says == (
-        f"{counts['accepted']} of {drafted} drafts were right ({counts['accepted'] / drafted:.0%}); "
+        f"{counts['accepted']} of {drafted} drafted tokens were accepted ({counts['accepted'] / drafted:.0%}); "
         f"{counts['rejected']} positions were evaluated for nothing, and drafts paused {drafted} times."
     )
     assert found.next == 'serve with --draft none, or send "draft": "none" with such requests'
@@ -110,18 +110,18 @@ def test_requests_that_were_turned_away(reason):
     world = served(1, 5, 3)
     world._emit(TurnedAway(at=world.clock.now_ns(), counts={reason: 4}))
     found = only(world)
-    why, next = REFUSALS.get(reason, (reason, "read the errors: each says what was in the way"))
+    why, next = REFUSALS.get(reason, (reason, "read the errors: each says what was wrong"))
     assert (found.says, found.next) == (f"4 requests were refused: 4 because {why}.", next)
     assert found.lost == 4 and found.evidence == {reason: 4}
     assert bool(found.but) == (reason == "queue")
     if reason == "queue":
-        assert found.but.startswith("A longer queue (--max-waiting) would not help where work comes faster than it ")
+        assert found.but.startswith("A longer queue (--max-waiting) would not help if requests arrive faster than ")
 
 
 def test_requests_that_the_engine_refuses_are_counted_with_them():
     world = served(1, 5, 3, blocks=10)
     world.add("large", 400)
-    assert only(world).says == "1 request was refused: 1 because they could never fit into the pool (400)."
+    assert only(world).says == "1 request was refused: 1 because they could never fit in the pool (400)."
 
 
 @pytest.mark.parametrize(("limit", "next"), [
@@ -131,7 +131,7 @@ def test_requests_that_the_engine_refuses_are_counted_with_them():
 def test_an_option_is_named_only_where_it_raises_the_context(limit, next):
     world = served(1, 5, 3, **limit)
     world.add("large", 400)
-    assert only(world).says == "1 request was refused: 1 because they exceeded the context (400)."
+    assert only(world).says == "1 request was refused: 1 because they exceeded the maximum context length (400)."
     assert only(world).next == next
 
 
@@ -140,16 +140,16 @@ def test_grammars_that_fail_are_told_from_other_failures():
     world.add("bad", 5, grammar=Grammar("json"))
     world.engine.fail("bad", "the schema has no type.")
     found = only(world)
-    assert found.says == "1 request ended by its grammar (bad); once: the schema has no type."
+    assert found.says == "1 request failed because of its grammar (bad); once: the schema has no type."
     assert found.next == "correct that schema or grammar" and found.lost == 1
     world.add("too", 5, grammar=Grammar("json"))
     world.engine.fail("too", "the schema has no type.")
-    assert only(world).says == "2 requests ended by their grammar (bad, too); twice: the schema has no type."
+    assert only(world).says == "2 requests failed because of their grammar (bad, too); twice: the schema has no type."
     world.add("left", 5, max_tokens=9)
     world.step()
     world.engine.cancel("left", by="grammar")
     assert only(world).evidence["messages"] == {
-        "the schema has no type.": 2, "its answer could not be kept within it any further": 1
+        "the schema has no type.": 2, "its answer could not be continued within the grammar": 1
     }  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def test_requests_that_fail():
     world.step()
     found = only(world)
     assert found.says == "2 requests failed (a, b); twice: RuntimeError: the machine broke."
-    assert found.next == "look at what the server printed around then" and found.lost == 2
+    assert found.next == "check the server's log around that time" and found.lost == 2
 
 
 def test_requests_whose_numbers_are_not_finite_are_told_from_other_failures():
@@ -186,20 +186,21 @@ def visited(**late: object) -> Served:
 def test_time_before_the_replica_knew_of_requests():
     found = only(visited(front_ms=2.0))
     assert found.says == (
-        "5 requests took 10.0 ms together, the median 2.0 ms, from their headers to the replica, for prompts of 30 "
+        "5 requests took 10.0 ms in total (median 2.0 ms) from their headers to the replica, for prompts of 30 "
         "positions (median)."
     )
-    assert found.next.startswith("look at how callers send: ")
-    assert found.but == "No option of the steps would help: the replica did not know of these requests yet."
+    assert found.next.startswith("check how clients send: ")
+    assert found.but == "No step option would help: the replica had not received these requests yet."
 
 
 def test_time_between_front_and_replica():
     found = only(visited(queue_ms=2.0))
     assert found.says == (
-        "5 requests lay 10.0 ms together, the median 2.0 ms, between front and replica, beyond the step that ran."
+        "5 requests waited 10.0 ms in total (median 2.0 ms) between front and replica, not counting the step that "
+        "was running."
     )
-    assert found.next.endswith("lower --threads (it computes with 2 threads)")
-    assert found.but == "No limit of the server would help: these requests waited for neither space nor a turn."
+    assert found.next.endswith("lower --threads (now 2)")
+    assert found.but == "Raising a server limit would not help: these requests waited for neither space nor a turn."
 
 
 def test_a_step_that_runs_while_requests_come_is_not_taken_for_a_slow_queue():
@@ -218,24 +219,25 @@ def test_a_step_that_runs_while_requests_come_is_not_taken_for_a_slow_queue():
 def test_clients_that_take_their_answers_slowly():
     found = only(visited(delivery_ms={"r1": 900.0}))
     assert found.says == (
-        "Slow clients: 1 answer ready for 0.90 s together before the last byte was taken (r1), where 0.0 ms is usual."
+        "Slow clients: 1 answer waited 0.90 s in total for the client to read the last byte (r1), where 0.0 ms is "
+        "typical."
     )
-    assert found.next.startswith("look at those clients and at the network between")
-    assert found.but == "No faster step would help: their answers were there." and found.lost == 0
+    assert found.next.startswith("check those clients and the network in between")
+    assert found.but == "Faster steps would not help: the answers were ready." and found.lost == 0
     both = only(visited(delivery_ms={"r1": 900.0}, dropped={"r3": "slow reader"}))
     assert both.lost == 1 and both.says.startswith(
-        "Slow clients: 1 request dropped, whose client took nothing for too long (r3); 1 answer ready for 0.90 s "
+        "Slow clients: 1 request dropped because the client stopped reading (r3); 1 answer waited 0.90 s in total "
     )
     assert only(visited(dropped={"r3": "slow reader"})).says == (
-        "Slow clients: 1 request dropped, whose client took nothing for too long (r3)."
+        "Slow clients: 1 request dropped because the client stopped reading (r3)."
     )
 
 
 def test_answers_that_are_all_delivered_late_are_not_put_down_to_a_client():
     found = only(visited(delivery_ms={f"r{i}": 40.0 for i in range(5)}))
-    assert found.says == "Median 40.0 ms from last token to last byte, 0.20 s together for 5 requests."
+    assert found.says == "Median 40.0 ms from last token to last byte, 0.20 s in total for 5 requests."
     assert found.next.startswith("give the front a core of its own: ")
-    assert found.but == "No limit of the server would help: these requests were over."
+    assert found.but == "Raising a server limit would not help: these requests had finished."
 
 
 def test_quick_visits_are_no_cause():

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from headway.core.errors import InvalidRequest
 from headway.core.plan import Grammar
-from headway.core.request import TextRequest
+from headway.core.request import Pause, TextRequest
 from headway.policy.drafts import JUDGED_AFTER, MOST_PAUSE_TOKENS, PAUSE_TOKENS, PromptLookup, lookup_drafts
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import DraftsView
 from world import SAMPLED, Allowing, World
 
 
@@ -110,11 +111,7 @@ def test_right_and_wrong_guesses_are_told_in_numbers():
     view = request_view(world.story, world.story.record("good"), 0)
     assert "Drafts: 74 of 74 were right and spared it as many steps." in tell(view)
     view = request_view(world.story, world.story.record("bad"), 0)
-    assert view["sequences"][0]["drafts"] == {
-        "accepted": 0,
-        "rejected": 64,
-        "pauses": [{"drafted": 64, "accepted": 0, "tokens": 128}],
-    }
+    assert view.sequences[0].drafts == DraftsView(0, 64, (Pause(drafted=64, accepted=0, tokens=128),))
     assert (
         "Drafts: 0 of 64 were right and spared it as many steps; they did not pay and paused once, last for 128 "
         "tokens, when 0 of 64 had been right."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from headway.core.errors import UnknownRequest
 from headway.core.events import Failed
@@ -11,6 +12,7 @@ from headway.core.request import Stage
 from headway.policy.waiting import AWAITS_GRAMMAR
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import IntervalView
 from world import SAMPLED, Allowing, World
 
 JSON = Grammar("json")
@@ -29,11 +31,11 @@ def test_a_request_waits_for_its_grammar_and_stands_in_nobodys_way():
     world.step()
     assert world.story.record("a").stage is Stage.RUNNING
     view = request_view(world.story, world.story.record("json"), world.clock.now_ns())
-    assert (view["stage"], view["verdict"]["on"], view["verdict"]["rule"]) == ("waiting", "input", "grammar")
-    assert view["intervals"][-1] | {"ms": 0} == {"name": "queued", "on": "input", "rule": "grammar", "ms": 0}
+    assert (view.stage, view.verdict.on, view.verdict.rule) == ("waiting", "input", "grammar")
+    assert replace(view.intervals[-1], ms=0) == IntervalView("queued", "input", "grammar", 0)
     assert "its grammar is being compiled, beside the steps of the others. 0 requests are ahead." in tell(view)[1]
     behind = request_view(world.story, world.story.record("b"), world.clock.now_ns())
-    assert behind["verdict"]["rule"] == "seats" and behind["verdict"]["ahead"] == 0
+    assert behind.verdict.rule == "seats" and behind.verdict.ahead == 0
     while world.story.record("b").stage is not Stage.FINISHED:
         world.step()
     assert world.engine.idle and world.step() == []  # alive, but nobody could move

@@ -75,7 +75,7 @@ def test_2_a_token_or_a_latent_is_fed_back_and_from_an_embedding_nothing(course)
 
 
 def test_2_what_did_not_come_out_of_the_evaluation_before_is_not_counted_as_fed_back():
-    turns = fed_back.Turns()
+    turns = fed_back.Evaluations()
     for part, inputs, outputs in (("m", [1, 2], [3]), ("m", [3], [4]), ("m", [5], [6]), ("other", [6], [7])):
         turns.note(part, inputs, outputs)
     assert turns.fed_back == [0, 1, 0, 0]
@@ -142,7 +142,7 @@ def test_the_five_questions_are_answered_from_what_was_measured(course):
     ("typed", "told"),
     [
         ("4\n", "You predicted: 4 steps: right."),
-        ("1,500\n", "You predicted: 1,500 steps: not so."),
+        ("1,500\n", "You predicted: 1,500 steps: wrong."),
         ("four\n4\n", "'four' is not a whole number of steps."),
     ],
 )
@@ -198,9 +198,9 @@ def test_a_number_is_whole_and_not_negative(text):
         (["0"], "there are lessons 1 to 7"),
         (["3", "--answer", "four"], "--answer: 'four' is not a whole number of steps"),
         (["1", "--answer", "d"], "--answer: 'd' is not one of a, b, c"),
-        (["--answer", "4"], "--answer: goes with one lesson"),
-        (["--all", "--answer", "4"], "--answer: goes with one lesson"),
-        (["--pages", "somewhere"], "--pages: goes with"),
+        (["--answer", "4"], "--answer: requires a lesson"),
+        (["--all", "--answer", "4"], "--answer: requires a lesson"),
+        (["--pages", "somewhere"], "--pages: requires"),
         (["3", "--all"], "--all: runs every lesson"),
     ],
 )

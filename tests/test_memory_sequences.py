@@ -190,7 +190,7 @@ def test_put_out_before_the_first_token_they_fork_when_the_prompt_is_computed_ag
              min_size=2, max_size=6),
 )  # fmt: skip
 def test_sequences_always_say_what_they_would_alone(blocks, size, cache, budget, guesses, asks):
-    """Preempted, resumed, drafted, chunked: in any company. Few tokens exist, so prefixes and answers coincide."""
+    """Preempted, resumed, drafted, chunked: in any batch. Few tokens exist, so prefixes and answers coincide."""
     world = World(blocks=blocks, block_tokens=size, seats=4, step_tokens=budget, prefix_cache=cache, vocab=3,
                   drafter=lambda tokens: tokens[-1:] * guesses)  # fmt: skip
     for i, (prompt, n, emits, gap) in enumerate(asks):

@@ -147,7 +147,7 @@ def test_every_life_can_be_told_at_every_step_in_words_and_as_json():
     assert any("needs 100 bytes, 100 short (i holds 100)" in words for words in said["waits"])
     assert any(words.startswith("update: 2 of 4 items") for words in said["i"])
     assert any(words.startswith("stop, 4 of 4 items in ") for words in said["i"])
-    assert any(words.startswith("stop, 2 of 2 items in ") for words in said["e"])
+    assert any(words.startswith("stop, 2 of 2 windows in ") for words in said["e"])
 
 
 # -- whole items ----------------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from headway.core import events as ev
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
-from headway.story.tell.sentences import tell
+from mixed_world import MixedWorld
 from page_log import OF_A_FRONT, delivered, log
+from world import as_json
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,6 @@ def browser() -> Iterator[Browser]:
 FOLD = """async ([events, delivers]) => {
   const { Story } = await import("page/story.js");
   const { requestView } = await import("page/view.js");
-  const { tell } = await import("page/sentences.js");
   let story = new Story({ delivers });
   return events.map((event, place) => {
     story.fold(event);
@@ -41,14 +41,16 @@ FOLD = """async ([events, delivers]) => {
     const tables = (record) => record.sequences.map((one) => one.blocks.slice());
     const blocks = Object.fromEntries(records.map((record) => [record.id, tables(record)]));
     const cells = { live: 0, reusable: 0, free: 0 };
-    for (let block = 0; block < story.pool.total; block += 1) cells[story.pool.cell(block).state] += 1;
-    return { views, blocks, cells, told: views.map(tell), unknown: [...story.unknown] };
+    const { pool } = story.model("");
+    for (let block = 0; block < pool.total; block += 1) cells[pool.cell(block).state] += 1;
+    const levels = Object.fromEntries([...story.models].map(([name, model]) => [name, model.levels]));
+    return { views, blocks, cells, levels, unknown: [...story.unknown] };
   });
 }"""
 
 
 @pytest.mark.parametrize("delivers", [False, True])
-def test_the_page_folds_a_log_into_the_same_records_and_sentences_as_the_server(
+def test_the_page_folds_a_log_into_the_same_records_as_the_server(
     browser: Browser, tmp_path: Path, delivers: bool
 ) -> None:
     events = delivered(log()) if delivers else log()
@@ -65,13 +67,41 @@ def test_the_page_folds_a_log_into_the_same_records_and_sentences_as_the_server(
             continue
         records = [*story.live.values(), *story.ended.values()]
         views = [request_view(story, record, event.at + 1234) for record in records]
-        assert theirs["views"] == json.loads(json.dumps(views)), event
-        assert theirs["told"] == [tell(view) for view in views]
+        assert theirs["views"] == as_json(views), event
         assert theirs["blocks"] == {r.id: [sequence.blocks for sequence in r.sequences] for r in records}
         if isinstance(event, ev.Stepped | ev.Committed) and not _aborted(event, events):
             levels = event.levels
             assert theirs["cells"] == {"live": levels.live, "reusable": levels.reusable, "free": levels.free}
         assert theirs["unknown"] == []
+
+
+def test_the_page_folds_the_windows_of_an_encoders_inputs_as_the_server_does(
+    browser: Browser, tmp_path: Path
+) -> None:
+    world = MixedWorld(names=("embed", "image"), budget=6, seats=3)
+    world.embed("long", *range(1, 12))
+    world.embed("one", 5)
+    world.embed("last", 1)
+    world.image("i", 1)
+    for _ in range(4):
+        world.step()
+    world.engine.plan()
+    world.engine.abort("the step was told to fail")
+    world.run()
+    events = world.events
+    file = tmp_path / "run.html"
+    file.write_text(self_contained(events, "a run"))
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(FOLD, [json.loads(msgspec.json.encode(events)), False])
+    story = Story()
+    for event, theirs in zip(events, found, strict=True):
+        story.fold(event)
+        if theirs is not None:
+            records = [*story.live.values(), *story.ended.values()]
+            views = [request_view(story, record, event.at + 1234) for record in records]
+            assert theirs["views"] == as_json(views), event
+    parts = [part for view in views for part in view.parts]
+    assert {part.positions for part in parts} >= {None, 1, 5, 11} and any(part.step is None for part in parts)
 
 
 def _aborted(event: ev.AnyEvent, events: list[ev.AnyEvent]) -> bool:
@@ -103,7 +133,7 @@ COST = """async ([requests, blocks, steps]) => {
   const lane = new StepsView({ canvas: $("lane"), told: $("steps-told"), tip, theme, goTo() {} });
   const nothing = () => {};
   const queue = new QueueView({ list: $("rows"), told: $("queue-told"), none: $("none"), ruled: true,
-    choose: nothing, point: nothing, cancel: nothing });
+    words: { line: () => "as it is", keep: nothing }, choose: nothing, point: nothing, cancel: nothing });
   const ids = Array.from({ length: requests }, (_, place) => `r-${place}`);
   const own = Math.floor(blocks / requests) - 1;
   let at = 0;
@@ -134,8 +164,9 @@ COST = """async ([requests, blocks, steps]) => {
     });
     const focus = tape.story.live.get("r-7");
     timed("canvases", () => {
-      map.draw(tape.story, focus);
-      lane.draw(tape.stepsUntil(tape.last, 1500), at + 19e6, tape.last, focus);
+      const recent = tape.stepsUntil(tape.last, 1500);
+      map.draw(tape.story, focus, recent);
+      lane.draw(recent, at + 19e6, tape.last, focus, [...tape.story.models.keys()]);
     });
     if (step % 6 === 0) timed("queue", () => queue.draw(tape.story, at + 19e6, "r-7", false));
   }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.verdict import BEHIND, ONS, RULES, Ask, Go, Holder, Never, Wait, Worst, change_key
+from headway.core.verdict import BEHIND, RULES, Ask, Go, Holder, Never, Wait, Worst, change_key
 from headway.policy import budget
 from headway.policy.waiting import Limits, Room, judge, look_further, never, no_budget
 
@@ -105,15 +105,6 @@ def test_it_goes_exactly_when_nothing_is_short_and_what_is_short_is_need_less_ha
         assert verdict.short == verdict.need - verdict.have > 0 and verdict.have >= 0
         assert RULES[verdict.rule] == verdict.on
         assert (verdict.free, verdict.reusable) == (room.free, room.reusable)
-
-
-def test_the_rules_are_the_closed_list_of_the_contract():
-    assert RULES == {
-        "blocks": "space", "reservation": "space", "latent": "space",
-        "seats": "turn", "budget": "turn", "order": "turn", "model": "turn", "deadline": "turn",
-        "reload": "input", "grammar": "input",
-    }  # fmt: skip
-    assert set(RULES.values()) == set(ONS)
 
 
 def test_everyone_behind_shares_one_value_without_numbers():

@@ -97,7 +97,7 @@ def test_why_reads_a_log_without_a_server_and_an_id_too_old_says_where_to_look(s
     pair = headway("why", "cmpl-filed", "--log", str(folder / "events")).stdout
     assert "filed~0 finished (length)" in pair and "filed~1 finished (length)" in pair
     unknown = headway("why", "nobody", "--log", str(folder / "events"))
-    assert unknown.returncode == 2 and "it tells of no request 'nobody'" in unknown.stderr
+    assert unknown.returncode == 2 and "it has no request 'nobody'" in unknown.stderr
     old = httpx.get(f"{server.url}/v1/requests/old", trust_env=False).json()["error"]["message"]
     assert old.endswith(f"headway why old --log {folder / 'events'}")
     assert headway("why", "a", "--log", __file__).stderr.endswith("it is not an event log of Headway\n")

@@ -62,7 +62,7 @@ def test_every_route_needs_the_key(server: FakeServer, method: str, path: str) -
     if method != "HEAD":
         error = answer.json()["error"]
         assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
-        assert error["message"] == "an API key is needed; send the header `Authorization: Bearer KEY`"
+        assert error["message"] == "an API key is required; send the header `Authorization: Bearer KEY`"
 
 
 def test_with_the_key_every_route_is_there(server: FakeServer) -> None:
@@ -84,13 +84,13 @@ def test_whoever_watches_the_process_needs_no_key(server: FakeServer, path: str)
 def test_a_wrong_key_is_401_and_is_not_repeated(server: FakeServer, given: str) -> None:
     answer = server.http.get("/v1/models", headers={b"authorization": given.encode("latin-1")})
     assert answer.status_code == 401 and 'error="invalid_token"' in answer.headers["www-authenticate"]
-    assert answer.json()["error"]["message"] == "the API key is not the right one"
+    assert answer.json()["error"]["message"] == "the API key is incorrect"
 
 
 @pytest.mark.parametrize("given", [f"Basic {KEY}", KEY, "Bearer", ""])
 def test_a_key_that_is_sent_in_another_way_is_no_key(server: FakeServer, given: str) -> None:
     answer = server.http.get("/v1/models", headers={"authorization": given})
-    assert answer.status_code == 401 and "is needed" in answer.json()["error"]["message"]
+    assert answer.status_code == 401 and "is required" in answer.json()["error"]["message"]
 
 
 def test_without_the_key_nobody_learns_which_ids_exist_or_how_many(server: FakeServer) -> None:
@@ -151,7 +151,7 @@ def test_a_browser_may_ask_beforehand_without_a_key(server: FakeServer) -> None:
     strange = ask(server, "OPTIONS", "/v1/completions", origin="http://evil.example", **before)
     assert strange.status_code == 403 and "access-control-allow-origin" not in strange.headers
     message = strange.json()["error"]["message"]
-    assert "'http://evil.example'" in message and "--allow-origin http://evil.example admits it" in message
+    assert "'http://evil.example'" in message and "--allow-origin http://evil.example allows it" in message
 
 
 def test_a_page_of_the_internet_that_was_named_may_call_a_server_on_this_machine(server: FakeServer) -> None:
@@ -171,7 +171,7 @@ def test_without_named_origins_a_page_that_asks_beforehand_is_told_why_not(smoll
 
     answer = asyncio.run(life())
     assert answer.status_code == 403 and answer.json()["error"]["code"] == "origin_not_allowed"
-    assert "--allow-origin http://localhost:3000 admits it" in answer.json()["error"]["message"]
+    assert "--allow-origin http://localhost:3000 allows it" in answer.json()["error"]["message"]
 
 
 def guarded(guard: Guard, method: str = "POST", host: str = "127.0.0.1:8000", **headers: str) -> str | None:
@@ -243,7 +243,7 @@ def test_a_server_that_every_page_may_use_says_so_at_start() -> None:
         ask = ("serve", "--port", str(taken.getsockname()[1]), "--allow-origin")
         warned, quiet = headway(*ask, "*"), headway(*ask, "http://localhost:*", HEADWAY_API_KEY=KEY)
         keyed = headway(*ask, "*", HEADWAY_API_KEY=KEY)
-    assert "Warning: with --allow-origin * every web page may use this server" in warned.stderr
+    assert "Warning: --allow-origin * lets every web page use this server" in warned.stderr
     assert "without a key" in warned.stderr and "Warning" not in quiet.stderr
     assert "Warning" in keyed.stderr and "without a key" not in keyed.stderr
 

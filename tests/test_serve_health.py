@@ -28,7 +28,7 @@ def test_it_is_well_while_things_move_or_nothing_is_there() -> None:
 
 
 def test_it_fails_when_work_is_present_and_nothing_has_moved() -> None:
-    with pytest.raises(Refusal, match="nothing has moved for 61 s") as refusal:
+    with pytest.raises(Refusal, match="nothing has progressed for 61 s") as refusal:
         asked(STUCK_AFTER_S + 1)
     assert (refusal.value.status, refusal.value.code) == (503, "stuck")
 

@@ -68,8 +68,8 @@ def test_a_prompt_beyond_the_positions_that_may_wait_is_429_with_the_numbers(blo
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
     assert error["message"] == (
-        "the prompt may have 401 positions, and there is room for 400 of the 1000 that may wait; "
-        "--max-waiting-positions raises the limit"
+        "the prompt may have up to 401 positions, and 400 of the 1000 that may wait are left; "
+        "raise --max-waiting-positions"
     )
     waiting(blocked, 400, "fits")
 
@@ -79,7 +79,7 @@ def test_a_prompt_that_could_never_wait_is_400_and_not_told_to_come_again(server
         refused = server.complete(prompt, max_tokens=1)
         assert refused.status_code == 400 and "retry-after" not in refused.headers
         assert refused.json()["error"]["message"] == (
-            "prompt has 1001 positions, and 1000 may wait; --max-waiting-positions raises the limit"
+            "prompt has 1001 positions, and at most 1000 may wait; raise --max-waiting-positions"
         )
     refused = server.complete([[7] * 600, [7] * 401], max_tokens=1)  # type: ignore[list-item]
     assert refused.status_code == 400 and "1001 positions in 2 prompts" in refused.json()["error"]["message"]
@@ -112,7 +112,7 @@ def test_a_text_that_may_fit_later_is_429_while_others_wait(blocked: FakeServer)
     waiting(blocked, 1, "one")
     refused = blocked.complete("the " * 900)
     assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
-    assert "may have 1000 positions, and there is room for 999 of the 1000" in refused.json()["error"]["message"]
+    assert "may have up to 1000 positions, and 999 of the 1000" in refused.json()["error"]["message"]
 
 
 def test_two_prompts_that_fit_one_by_one_do_not_both_slip_through_while_they_are_tokenised(
@@ -255,7 +255,7 @@ def test_a_body_that_does_not_arrive_is_408_and_the_connection_ends(server: Fake
     head = "POST /v1/completions HTTP/1.1\nHost: localhost\nContent-Length: 100\n\n"
     answer = raw(server, head, b'{"model"')
     assert answer.startswith(b"HTTP/1.1 408 ") and b"connection: close" in answer
-    assert error_of(answer)["message"] == "8 bytes of the body arrived in 0.5 s, the most it may take"
+    assert error_of(answer)["message"] == "only 8 bytes of the body arrived within 0.5 s, which is the limit"
     assert 0.4 < time.monotonic() - began < 5
 
 

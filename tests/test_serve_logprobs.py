@@ -211,7 +211,7 @@ def test_what_one_prompt_of_a_list_cannot_get_ends_them_all(server: Server) -> N
 def test_lists_that_mean_nothing_are_refused(server: Server) -> None:
     for prompt, words in (
         ([], "is empty"), ([""], "prompt[0] is empty"), (["a", []], "prompt[1] is empty"),
-        (["a", 3], "prompt[1] is neither text nor token ids"), ([[1], [2.5]], "prompt[1] is neither"),
+        (["a", 3], "prompt[1] is neither a string nor token ids"), ([[1], [2.5]], "prompt[1] is neither"),
         ([[1], [10**9]], "token ids must be from 0 to"), (["a"] * 600, "list of 600, and --max-waiting is 512"),
     ):  # fmt: skip
         response = server.complete(prompt, max_tokens=1)
@@ -252,6 +252,6 @@ def test_sampled_answers_logprobs_and_penalties_do_not_depend_on_drafts(server: 
 
 def test_a_draft_that_means_nothing_is_refused(client: OpenAI) -> None:
     for draft in ("ngram:0", "ngram:17", "ngram", "eagle:3", ""):
-        with pytest.raises(openai.BadRequestError, match=r"neither none nor ngram:K, K from 1 to 16") as caught:
+        with pytest.raises(openai.BadRequestError, match=r"must be none, or ngram:K with K from 1 to 16") as caught:
             client.completions.create(model=MODEL, prompt=PROMPT, extra_body={"draft": draft})
         assert caught.value.param == "draft"

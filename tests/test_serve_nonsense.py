@@ -88,7 +88,9 @@ def test_whatever_a_replica_said_its_end_ends_what_it_had_and_the_next_one_begin
     front: Front, messages: list[ToFront]
 ) -> None:
     front._heard(READY)
-    ends = [front.submit(TextRequest(id=id, model=MODEL, prompt=(1, 2)), RealClock().now_ns()) for id in ("a", "b")]
+    ends = [
+        front.submit([TextRequest(id=id, model=MODEL, prompt=(1, 2))], RealClock().now_ns())[0] for id in ("a", "b")
+    ]
     with contextlib.suppress(Exception):  # then the link ends the replica, and so does this test
         for message in messages:
             front._heard(decode_to_front(encode(message)))

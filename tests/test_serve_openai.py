@@ -31,7 +31,7 @@ CONTRACT = {
     "headway_offloaded_blocks_total": ("host", "disk"),
     "headway_reloaded_blocks_total": ("host", "disk"),
     "headway_regained_blocks_total": ("",),
-    "headway_positions_total": ("reused", "prefilled", "decoded", "recomputed", "rejected"),
+    "headway_positions_total": ("reused", "prefilled", "decoded", "recomputed", "rejected", "evaluated"),
     "headway_draft_positions_total": ("accepted", "rejected"),
     "headway_emitted_tokens_total": ("",),
     "headway_requests_finished_total": ("stop", "length", "cancelled", "time", "failed"),
@@ -209,4 +209,7 @@ def test_nothing_is_live_when_all_is_answered(server: Server) -> None:
     assert pool["blocks"]["reusable"] + pool["blocks"]["free"] == pool["blocks"]["total"] == BLOCKS
     assert pool["reserved_bytes"] == server.metrics()["headway_pool_reserved_bytes", ""] > 0
     levels = {state: pool["blocks"][state] for state in ("live", "reusable", "free")}
-    assert pool["models"] == [{"model": MODEL, **levels, "seats": 0}]
+    assert pool["models"] == [
+        {"model": MODEL, "pattern": "text", "unit": "blocks", "reserved_bytes": pool["reserved_bytes"],
+         "block_tokens": pool["block_tokens"], "total": BLOCKS, **levels, "seats": 0}
+    ]  # fmt: skip

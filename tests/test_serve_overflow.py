@@ -97,11 +97,11 @@ def test_the_option_that_raises_a_limit_is_named(smollm2: ModelFiles) -> None:
         assert told.endswith(f"Please reduce the length of the prompt or max_tokens, or raise --max-context{CODE}.")
         told = refused(server.complete([7] * 40, max_tokens=20), "never_pool", "max_tokens")
         assert told == (
-            "the tokens (40 in the prompt and 20 in the completion) need 4 blocks of state, and the pool has 3. "
-            "Please reduce max_tokens, or raise --memory."
+            "the tokens (40 in the prompt and 20 in the completion) need 4 blocks of state (KV cache), and the pool "
+            "has 3. Please reduce max_tokens, or raise --memory."
         )
         told = refused(server.complete([7] * 50, max_tokens=None), "never_pool", "prompt")
-        assert "(50 in the prompt) need 4 blocks of state, and the pool has 3" in told
+        assert "(50 in the prompt) need 4 blocks of state (KV cache), and the pool has 3" in told
         told = refused(server.complete([7] * 40, max_tokens=8, n=2), "never_pool", "max_tokens")
         assert "(40 in the prompt and 8 in the completion of each of 2 answers)" in told
         assert refused(server.complete([7] * 47, max_tokens=None, n=2), "never_pool", "n")

@@ -175,7 +175,7 @@ def test_a_prompt_may_do_without_the_beginning_of_an_answer(qwen: FakeServer) ->
 
 
 def test_what_cannot_be_continued_is_refused(qwen: FakeServer) -> None:
-    said = "continue_final_message needs add_generation_prompt: false"
+    said = "continue_final_message requires add_generation_prompt: false"
     refused(qwen, [USER, BEGUN], said, "continue_final_message", continue_final_message=True)
     called = {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}
     refused(qwen, [USER, called], "messages[1] has tool_calls", **OPEN)

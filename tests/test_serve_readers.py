@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from fake_server import FakeServer, fake_serving
@@ -18,6 +19,7 @@ from headway.artifacts.files import ModelFiles
 from headway.front import state as front_module
 from headway.front.limits import ServeLimits
 from headway.story.tell.sentences import tell
+from headway.story.tell.views import RequestView
 from serving import MODEL, until
 
 PATIENCE_S = 0.6
@@ -63,7 +65,8 @@ def test_a_client_that_takes_nothing_is_dropped_and_its_request_cancelled(server
         until(lambda: server.record("stalled").get("stage") == "cancelled")
         record = server.record("stalled")
         assert record["reason"] == "slow reader"
-        assert "was cancelled" in tell(record)[0] and "its client took nothing for too long" in tell(record)[0]
+        told = tell(msgspec.convert(record, RequestView))[0]
+        assert "was cancelled" in told and "its client took nothing for too long" in told
         assert server.sample("headway_slow_readers_total") == dropped + 1
         assert server.front.story.levels.live == 0
         data = rest(connection)
@@ -80,7 +83,8 @@ def test_a_finished_answer_that_is_not_taken_is_dropped_too_and_why_says_so(
         until(lambda: server.record("finished").get("stage") == "finished")
         until(lambda: server.record("finished").get("dropped") == "slow reader")
         assert server.sample("headway_slow_readers_total") == dropped + 1
-        assert "The rest of its answer was not delivered: its client took" in tell(server.record("finished"))[0]
+        told = tell(msgspec.convert(server.record("finished"), RequestView))[0]
+        assert "The rest of its answer was not delivered: its client took" in told
         assert rest(connection).endswith(b"RESET")
 
 

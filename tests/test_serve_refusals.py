@@ -34,7 +34,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": ""}, "prompt", "empty"),
     ({"prompt": []}, "prompt", "empty"),
     ({"prompt": None}, "prompt", "prompt"),
-    ({"prompt": [1.5]}, "prompt", "prompt[0] is neither text nor token ids"),
+    ({"prompt": [1.5]}, "prompt", "prompt[0] is neither a string nor token ids"),
     ({"prompt": [-1]}, "prompt", "from 0 to 49151"),
     ({"prompt": [1, 49152]}, "prompt", "from 0 to 49151"),
     ({"prompt": [1 << 70]}, "prompt", "from 0 to 49151"),

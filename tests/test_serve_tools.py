@@ -166,10 +166,10 @@ def test_only_allowed_tools_are_shown_and_called(server: Server, form: str) -> N
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ({"mode": "required", "tools": [{"name": "nosuch"}]}, "'nosuch', which tools does not offer"),
+        ({"mode": "required", "tools": [{"name": "nosuch"}]}, "'nosuch', which is not in tools"),
         ({"mode": "maybe", "tools": [{"name": "x"}]}, "must be"),
         ({"mode": "auto", "tools": []}, "must be"),
-        ({"mode": "auto", "tools": [7]}, "None, which tools does not offer"),
+        ({"mode": "auto", "tools": [7]}, "None, which is not in tools"),
         ([], "must be"),
     ],
 )
@@ -346,7 +346,7 @@ def _function(**fields: Any) -> list[dict[str, Any]]:
         ({"tools": _function(parameters={"type": "string"})}, "tools[1].function.parameters", "object"),
         ({"tools": _function(description=1)}, "tools[1].function.description", "str"),
         ({"tools": _function(extra=1)}, "tools[1].function.extra", "not a known field"),
-        ({"tools": TOOLS * 65}, "tools", "130 entries; at most 128"),
+        ({"tools": TOOLS * 65}, "tools", "130 entries; the limit is 128"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "tools is empty"),
         ({"tool_choice": "any"}, "tool_choice", "none, auto, required"),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "allowed_tools must be"),

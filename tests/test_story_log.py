@@ -178,8 +178,8 @@ FOREIGN = {
     "one-line": (lambda path: path.write_text("no line break"), "is not an event log of Headway"),
     "bytes": (lambda path: path.write_bytes(b"\x00\xff" * 40_000), "is not an event log of Headway"),
     "other-json": (lambda path: path.write_text('{"kind":"other"}\n'), "is not an event log of Headway"),
-    "folder": (folder, "is a folder; name a file"),
-    "link": (link, "is a link; name the file itself"),
+    "folder": (folder, "is a folder; give a file"),
+    "link": (link, "is a link; give the file itself"),
     "dangling-link": (lambda path: path.symlink_to("nowhere"), "is a link"),
     "pipe": (os.mkfifo, "is a named pipe, not a regular file"),
     "socket": (socket_file, "is a socket, not a regular file"),
@@ -212,8 +212,8 @@ def test_a_device_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path, words in (
         (Path("/dev/null"), "is a device, not a regular file"),
-        (tmp_path / "no" / "events", f"there is no folder {tmp_path}/no"),
-        (tmp_path / "file" / "events", f"there is no folder {tmp_path}/file"),
+        (tmp_path / "no" / "events", f"{tmp_path}/no is not an existing folder"),
+        (tmp_path / "file" / "events", f"{tmp_path}/file is not an existing folder"),
     ):
         with pytest.raises(ConfigError, match=words):
             EventLog(path, epoch="e", model="tiny")

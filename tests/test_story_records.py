@@ -26,11 +26,12 @@ from headway.core.verdict import Holder, Never
 from headway.replica import messages
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view, request_views
-from world import SAMPLED, Allowing, World
+from headway.story.tell.views import StandingWait
+from world import SAMPLED, Allowing, World, as_json
 
 
 def view(world: World, id: str) -> dict:
-    return request_view(world.story, world.story.record(id), world.clock.now_ns())
+    return as_json(request_view(world.story, world.story.record(id), world.clock.now_ns()))
 
 
 class Counted(dict):
@@ -54,9 +55,10 @@ def test_a_page_of_requests_goes_through_the_live_ones_a_fixed_number_of_times_a
     now = world.clock.now_ns()
     records = list(world.story.live.values())
     one_by_one = [request_view(world.story, record, now) for record in records]
-    assert {one["stage"] for one in one_by_one} == {"running", "waiting"}
-    assert any(one["sequences"][0]["blocks"]["shared"] for one in one_by_one)
-    assert {one["verdict"]["ahead"] for one in one_by_one if one["verdict"]["kind"] == "wait"} >= set(range(40))
+    assert {one.stage for one in one_by_one} == {"running", "waiting"}
+    assert any(one.sequences[0].blocks.shared for one in one_by_one)
+    waits = [one.verdict for one in one_by_one if isinstance(one.verdict, StandingWait)]
+    assert {wait.ahead for wait in waits} >= set(range(40))
     world.story.live = live = Counted(world.story.live)
     assert request_views(world.story, records[:shown], now) == one_by_one[:shown]
     assert live.passes == 2, "once for the blocks' references, once for the queue"
@@ -99,7 +101,7 @@ def test_whoever_is_behind_the_judged_waits_for_its_turn_and_knows_how_many_are_
     assert [view(world, id)["verdict"]["rule"] for id in "bcd"] == ["seats", "seats", "order"]
     assert [view(world, id)["verdict"]["ahead"] for id in "bcd"] == [0, 1, 2]
     last = view(world, "d")["verdict"]
-    assert (last["need"], last["have"], last["short"], last["holders"]) == (0, 0, 0, ())
+    assert (last["need"], last["have"], last["short"], last["holders"]) == (0, 0, 0, [])
     world.engine.cancel("b")
     assert view(world, "d")["verdict"]["ahead"] == 1
 
@@ -223,7 +225,7 @@ def test_a_waiting_requests_view_has_the_contracts_fields():
     world.add("waits", 60, max_tokens=1)
     world.step()
     shown = view(world, "waits")
-    assert set(shown) == FIELDS | {"priority", "max_tokens"}
+    assert set(shown) == FIELDS | {"model", "priority", "max_tokens"}
     assert set(shown["verdict"]) == WAIT
     assert set(shown["verdict"]["holders"][0]) == {"id", "blocks", "shared"}
     (sequence,) = shown["sequences"]
@@ -268,7 +270,7 @@ def test_a_running_and_a_finished_requests_view():
     assert shown["prefix"] == {"reused": 16, "miss": {"why": "whole", "at": 16}}
     world.run()
     shown = view(world, "b")
-    assert set(shown) == FIELDS | {"priority", "max_tokens", "reason"}
+    assert set(shown) == FIELDS | {"model", "priority", "max_tokens", "reason"}
     assert (shown["stage"], shown["reason"], shown["verdict"]) == ("finished", "length", None)
     assert shown["sequences"][0]["blocks"] == {"held": 0, "shared": 0}
     assert shown["sequences"][0]["positions"]["computed"] == 19  # frozen at the end: release is not lost

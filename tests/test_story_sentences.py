@@ -5,7 +5,9 @@ A step of the fake executor takes 1 ms and 0.01 ms for each position.
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from headway.compute.fake import expected_tokens
 from headway.core.events import Delivered, Failed, Preempted, Received, Refused
@@ -15,6 +17,7 @@ from headway.core.verdict import RULES
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell, waiting
+from headway.story.tell.views import RequestView, StandingWait
 from world import SAMPLED, World
 
 PROMPT = list(range(16))
@@ -185,9 +188,9 @@ def test_there_is_a_sentence_for_every_stage_and_none_for_a_stage_that_does_not_
     world.add("a", 10, max_tokens=3)
     view = request_view(world.story, world.story.record("a"), 0)
     for stage in Stage:
-        assert tell({**view, "stage": str(stage), "reason": "length", "message": ""})[0].startswith("a ")
-    with pytest.raises(ValueError, match="no sentence for the stage 'lost'"):
-        tell({**view, "stage": "lost"})
+        assert tell(replace(view, stage=stage, reason="length", message=""))[0].startswith("a ")
+    with pytest.raises(msgspec.ValidationError, match="Invalid enum value 'lost'"):
+        msgspec.convert(msgspec.to_builtins(view) | {"stage": "lost"}, RequestView)
 
 
 # -- what it waits for ----------------------------------------------------------------------------------------
@@ -283,9 +286,9 @@ def test_waiting_for_the_budget():
 def test_the_rules_that_nothing_produces_yet_have_a_sentence_too():
     """Whatever else is added to the closed list, its numbers are told."""
     told = {"need": 3, "have": 1, "short": 2, "unit": "blocks", "ahead": 1, "since_step": 4, "since_ms": 2.0}
-    for rule in RULES.keys() - {"blocks", "seats", "budget", "order", "model", "grammar"}:
+    for rule in RULES.keys() - {"blocks", "latent", "seats", "budget", "order", "model", "grammar"}:
         on = {"space": "space", "turn": "a turn", "input": "input"}[RULES[rule]]
-        assert waiting({**told, "on": RULES[rule], "rule": rule}) == (
+        assert waiting(StandingWait(on=RULES[rule], rule=rule, **told)) == (
             f"Waiting for {on} since step 4 (2.0 ms): {rule}: needs 3 blocks, has 1, 2 short. 1 request is ahead."
         )
 

@@ -26,7 +26,7 @@ from headway.core.verdict import RULES
 from headway.story.reduce.record import INTERVALS, Interval, Record
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view, timing
-from world import SAMPLED, World
+from world import SAMPLED, World, as_json
 
 ENDINGS = (Finished, Cancelled, Failed)
 Named = tuple[str, str | None, str | None, int]
@@ -252,7 +252,9 @@ def test_the_open_interval_runs_to_now_and_closes_nothing():
     world.step()
     now = world.clock.now_ns()
     assert named(record.life(now + 5)) == [("prefill", None, None, now + 5)]
-    assert request_view(world.story, record, now + 5)["intervals"] == [{"name": "prefill", "ms": (now + 5) / 1e6}]
+    assert as_json(request_view(world.story, record, now + 5))["intervals"] == [
+        {"name": "prefill", "ms": (now + 5) / 1e6}
+    ]
 
 
 def test_a_wait_for_another_reason_is_another_interval_and_the_same_reason_is_the_same_one():
@@ -331,7 +333,7 @@ def test_milliseconds_keep_six_decimals():
     world = World()
     world.clock.advance(1)
     world.add("a", 10, max_tokens=3)
-    view = request_view(world.story, world.story.record("a"), 1 + 1_234_567)
+    view = as_json(request_view(world.story, world.story.record("a"), 1 + 1_234_567))
     assert view["elapsed_ms"] == 1.234567
     assert view["intervals"] == [{"name": "queued", "on": "turn", "rule": "order", "ms": 1.234567}]
 

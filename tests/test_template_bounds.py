@@ -63,7 +63,7 @@ def rendered(source: str, renderers: Renderers, most_bytes: int = 1 << 20) -> st
 
 @pytest.mark.parametrize("source", MEMORY)
 def test_no_template_takes_more_memory_than_it_may(source: str, renderers: Renderers) -> None:
-    with pytest.raises(TemplateBound, match="takes more than 128 MiB of memory, which is the limit") as caught:
+    with pytest.raises(TemplateBound, match=r"takes more than 128 MiB of memory \(the limit\)") as caught:
         rendered(source, renderers)
     assert caught.value.field == "messages"
     assert rendered(ORDINARY, renderers) == "user: hi\n"
@@ -78,7 +78,7 @@ def test_no_template_takes_more_memory_than_it_may(source: str, renderers: Rende
     ],
 )
 def test_no_prompt_is_longer_than_a_body_may_be(source: str, renderers: Renderers) -> None:
-    with pytest.raises(TemplateBound, match="a prompt of more than 1048576 bytes, which is --max-body"):
+    with pytest.raises(TemplateBound, match=r"a prompt of more than 1048576 bytes \(--max-body\)"):
         rendered(source, renderers)
 
 
@@ -121,7 +121,7 @@ def hurried() -> Iterator[Renderers]:
 
 @pytest.mark.parametrize("source", ENDLESS_ONES)
 def test_no_template_takes_more_time_than_it_may(source: str, hurried: Renderers) -> None:
-    with pytest.raises(TemplateBound, match=r"takes more than 0\.2 s of a processor, which is the limit"):
+    with pytest.raises(TemplateBound, match=r"takes more than 0\.2 s of CPU time \(the limit\)"):
         rendered(source, hurried)
     assert rendered(ORDINARY, hurried) == "user: hi\n"
 
@@ -138,7 +138,7 @@ def test_nothing_is_evaluated_at_load(renderers: Renderers) -> None:
 
 def test_a_template_that_takes_too_long_to_read_is_refused_at_load(hurried: Renderers) -> None:
     source = "{{ x }}" * 300_000
-    with pytest.raises(UnsupportedModel, match=r"takes more than 0\..* s of a processor|MiB of memory"):
+    with pytest.raises(UnsupportedModel, match=r"takes more than 0\..* s of CPU time|MiB of memory"):
         ChatTemplate(_files(source), renderers=hurried)
     with pytest.raises(UnsupportedModel, match="cannot parse"):
         ChatTemplate(_files("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"), renderers=hurried)
@@ -148,7 +148,7 @@ def test_a_template_that_hangs_once_it_is_given_tools_is_left_at_the_first_bound
     template = ChatTemplate(_files(templates.QWEN25 + f"{{% if messages[-1].tool_calls %}}{ENDLESS}{{% endif %}}"),
                             renderers=hurried)  # fmt: skip
     began = time.monotonic()
-    with pytest.raises(TemplateBound, match="of a processor, which is the limit"):
+    with pytest.raises(TemplateBound, match=r"of CPU time \(the limit\)"):
         ToolFormat.of(template)
     assert time.monotonic() - began < 32 * 0.2, "some thirty renderings, each up to the bound"
 
@@ -264,7 +264,7 @@ def chat(server: FakeServer, content: str, path: str = "/v1/chat/completions") -
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 def test_a_request_whose_template_crosses_a_bound_gets_a_400_that_says_which(server: FakeServer, path: str) -> None:
-    for content, said in (("grow", "MiB of memory"), ("print", "1048576 bytes, which is --max-body")):
+    for content, said in (("grow", "MiB of memory"), ("print", "1048576 bytes (--max-body)")):
         answer = chat(server, content, path)
         assert answer.status_code == 400 and said in answer.json()["error"]["message"]
         assert answer.json()["error"]["param"] == "messages"
@@ -289,7 +289,7 @@ def test_while_templates_hang_all_else_is_answered_at_once(server: FakeServer) -
 
     def hang() -> int:
         answer = chat(server, "hang")
-        assert "of a processor, which is the limit" in answer.text
+        assert "of CPU time (the limit)" in answer.text
         return int(answer.status_code)
 
     assert together([hang, hang, others, lambda: (time.sleep(0.5), chat(server, "hi").status_code)[1]]) == [

@@ -88,23 +88,23 @@ def test_a_grammar_lets_through_what_it_says(grammar: str, good: list[str], bad:
 
 
 @pytest.mark.parametrize(("grammar", "message"), [
-    ('root ::= "a', "line 1: '\"a' is not GBNF"),
-    ('root ::= "a"\n\nx ::= \'b\'', "line 3: \"'b'\" is not GBNF"),
+    ('root ::= "a', "line 1: '\"a' is not valid GBNF"),
+    ('root ::= "a"\n\nx ::= \'b\'', "line 3: \"'b'\" is not valid GBNF"),
     ('root ::= item', "line 1: there is no rule named item"),
     ('main ::= "a"', "there is no rule named root"),
     ('root ::= "a"\nroot ::= "b"', "a rule is defined twice"),
-    ('"a" root ::= "b"', "the first thing must be a rule"),
-    ('root ::= ("a"\nb ::= "c"', "line 2: a bracket is not closed before"),
-    ('root ::= "a")', "line 1: a bracket closes that was not opened"),
+    ('"a" root ::= "b"', "it must start with a rule"),
+    ('root ::= ("a"\nb ::= "c"', "line 2: a bracket before it is not closed"),
+    ('root ::= "a")', "line 1: unmatched closing bracket"),
     ('root ::= * "a"', r"line 1: \* has nothing before it to repeat"),
     ('root ::= "a" | {3}', "has nothing before it to repeat"),
     ('root ::= "a"{0}', r"line 1: \{0\} repeats nothing"),
-    ('root ::= "a"{3,2}', "must name one or two numbers"),
+    ('root ::= "a"{3,2}', "must be one or two numbers"),
     ('root ::= "a"{99999999}', "up to 10000"),
     ('root ::= [z-a]', "line 1: the range z-a is empty"),
-    ('root ::= []', "a class of no characters"),
-    ('root ::= "\\uD800"', "no character"),
-    ('root ::= <|im_end|>', "is not GBNF"),
+    ('root ::= []', "an empty character class"),
+    ('root ::= "\\uD800"', "is not a character"),
+    ('root ::= <|im_end|>', "is not valid GBNF"),
 ])  # fmt: skip
 def test_what_is_no_grammar_is_refused_with_its_line(grammar: str, message: str) -> None:
     with pytest.raises(GrammarError, match=message):

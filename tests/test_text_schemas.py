@@ -96,8 +96,8 @@ def test_integers_are_exact_whatever_their_size_and_however_they_are_written(
         ({"type": "integer", "minimum": 5, "maximum": 4}, "#: minimum (5) is greater than maximum (4)"),
         ({"type": "integer", "minimum": 1.2, "maximum": 1.8}, "#: no number is left with minimum 1.2"),
         ({"type": "integer", "minimum": 1, "maximum": 6, "multipleOf": 7}, "#: no multiple of 7 (multipleOf) is"),
-        ({"enum": [1, 2], "minimum": 3}, "#: no value of enum fits what stands beside it"),
-        ({"const": "a", "type": "integer"}, "#: no value of const fits what stands beside it"),
+        ({"enum": [1, 2], "minimum": 3}, "#: no value of enum satisfies the keywords beside it"),
+        ({"const": "a", "type": "integer"}, "#: no value of const satisfies the keywords beside it"),
         ({"enum": []}, "#: enum is empty"),
     ],
 )  # fmt: skip

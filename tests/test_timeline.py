@@ -17,13 +17,13 @@ from headway.story.reduce.reducer import Story
 from headway.story.sinks.log import EventLog
 from headway.story.sinks.metrics import Metrics
 from headway.story.sinks.ring import EventRing
-from headway.story.sinks.timeline import ENGINE, REQUESTS, STEPS_TRACK, Timeline, stretches
+from headway.story.sinks.timeline import ENGINE, REQUESTS, STEPS_TRACK, Timeline, placed_intervals
 from headway.story.tell.explain import request_view
 from serving import until
 from test_story_log import busy_world
 from test_story_metrics import sample
 from test_story_time import mixed_world
-from world import World
+from world import World, as_json
 
 #: What the format wants besides ph, name, pid, tid and (names apart) ts.
 REQUIRED = {
@@ -109,7 +109,7 @@ def test_a_requests_slices_are_its_intervals_and_sum_to_its_elapsed_time(mixed):
     names = tracks(trace)
     assert list(names.values()) == list(dict.fromkeys(names.values())) and len(names) == 1000
     for track, id in names.items():
-        view = request_view(world.story, world.story.record(id), now)
+        view = as_json(request_view(world.story, world.story.record(id), now))
         slices = slices_of(trace, track)
         said = [{"name": s["name"], **s["args"], "ms": pytest.approx(s["dur"] / 1000, abs=1e-6)} for s in slices]
         assert [{"id": id, **interval} for interval in view["intervals"]] == said
@@ -132,12 +132,13 @@ def test_a_step_is_one_slice_with_its_positions_and_its_members(mixed):
 
 def test_positions_by_kind_sum_to_what_the_records_count(mixed):
     world, trace = mixed
-    sums = dict.fromkeys(("prefilled", "decoded", "recomputed", "rejected"), 0)
+    sums = dict.fromkeys(("prefilled", "decoded", "recomputed", "rejected", "evaluated"), 0)
     for part in of_kind(trace, "X"):
         if part["pid"] == ENGINE and "failed" not in part["args"]:
             for kind, count in part["args"]["positions"].items():
                 sums[kind] += count
     records = [sequence.counts for record in world.story.ended.values() for sequence in record.sequences]
+    assert sums.pop("evaluated") == 0, "only encoders evaluate without a sequence"
     assert sums == {kind: sum(getattr(counts, kind) for counts in records) for kind in sums}
     assert min(sums.values()) > 0
 
@@ -266,7 +267,7 @@ def test_the_stretches_of_a_life_stand_end_to_end():
     world = preempted_world()
     world.run()
     record = world.story.record("new")
-    parts = stretches(record, 0)
+    parts = placed_intervals(record, 0)
     assert all(one.end == next.begin for one, next in pairwise(parts))
     assert (parts[0].begin, parts[-1].end) == (record.received_at, record.ended_at)
 
@@ -300,7 +301,7 @@ def test_what_cannot_be_written_or_told_is_one_line(tmp_path: Path, capsys: pyte
     busy_world(EventLog(tmp_path / "events", epoch="e", model="tiny").append)
     words = ["timeline", "--log", str(tmp_path / "events")]
     assert main([*words, "nobody"]) == 2
-    assert capsys.readouterr().err == f"headway: {tmp_path / 'events'} tells of no request 'nobody'\n"
+    assert capsys.readouterr().err == f"headway: {tmp_path / 'events'} has no request 'nobody'\n"
     assert main([*words, "-o", str(tmp_path / "no" / "trace")]) == 2
     assert "headway: --output: " in (told := capsys.readouterr().err) and told.count("\n") == 1
 
@@ -337,6 +338,6 @@ def test_a_ring_that_forgot_how_a_request_began_says_so(
     server.complete("Hello", id="long", max_tokens=60)
     assert main(["timeline", "--url", server.url, "-o", str(tmp_path / "trace")]) == 0
     validate(json.loads((tmp_path / "trace").read_text()))
-    assert "1 more have no track: they arrived earlier than the events that are kept (from number" in (
+    assert "1 more have no track: they arrived before the events that are kept (from number" in (
         capsys.readouterr().err
     )

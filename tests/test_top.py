@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from fake_server import FakeServer, fake_serving
 from headway.cli import events, main, top
@@ -34,12 +35,13 @@ from headway.story.reduce.board import Board
 from headway.story.reduce.reducer import Story
 from headway.story.sinks.log import EventLog
 from headway.story.sinks.metrics import Metrics
+from headway.story.tell.boardview import BoardView
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import brief
 from serving import command, until
 from signals import hearing_sigint
 from test_story_time import mixed_world
-from world import World
+from world import World, as_json
 
 NOTE = "q quits"
 
@@ -52,7 +54,7 @@ def board_of(world: World) -> Board:
 
 
 def view_of(board: Board, now: int, *, steps: int = 50, requests: int = 50, ended: int = 8) -> dict[str, Any]:
-    return board.view(now, steps=steps, requests=requests, ended=ended)
+    return as_json(board.view(now, steps=steps, requests=requests, ended=ended))
 
 
 def words(world: World, id: str) -> str:
@@ -96,10 +98,9 @@ def test_a_preempted_request_says_so_and_every_rule_has_words():
     while not world.story.record("new").preemptions:
         world.step()
     assert words(world, "new").startswith("preempted: needs ")
-    wait = msgspec.to_builtins(world.wait("new")) | {"ahead": 0}
     view = request_view(world.story, world.story.record("new"), world.clock.now_ns())
-    for rule, on in RULES.items():
-        assert len(brief(view | {"verdict": wait | {"rule": rule, "on": on}})) > len("preempted: ")
+    said = {brief(replace(view, verdict=replace(view.verdict, rule=rule, on=on))) for rule, on in RULES.items()}
+    assert all(len(words) > len("preempted: ") for words in said) and len(said) == 5
 
 
 def test_every_end_has_its_line():
@@ -174,7 +175,7 @@ def test_rates_are_means_over_the_recent_past():
     rates = view_of(board, world.clock.now_ns())["rates"]
     assert rates == {
         "over_s": 1.0, "steps_per_s": 1.0, "prefilled_per_s": 64.0, "decoded_per_s": 0.0, "recomputed_per_s": 0.0,
-        "emitted_tokens_per_s": 1.0,
+        "evaluated_per_s": 0.0, "emitted_tokens_per_s": 1.0,
     }  # fmt: skip
     later = view_of(board, world.clock.now_ns() + 10_000_000_000)["rates"]
     assert later["over_s"] == 5.0 and later["steps_per_s"] == 0.0
@@ -222,13 +223,13 @@ def test_requests_from_before_the_first_event_are_counted_not_invented():
 
 
 @pytest.fixture(scope="module")
-def busy() -> dict[str, Any]:
+def busy() -> BoardView:
     world = World(blocks=40, block_tokens=4, seats=8, step_tokens=64)
     for i in range(30):
         world.add(f"request-with-a-long-name-{i}", 18 + i, max_tokens=30)
     for _ in range(20):
         world.step()
-    return view_of(board_of(world), world.clock.now_ns(), steps=200, requests=100)
+    return board_of(world).view(world.clock.now_ns(), steps=200, requests=100, ended=8)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (60, 16), (132, 43), (220, 60)])
@@ -243,14 +244,14 @@ def test_a_screen_fits_its_terminal_and_fills_it(busy, size):
 
 def test_a_screen_of_80_by_24_says_where_everyone_is(busy):
     text = "\n".join(line.plain for line in screen(busy, 80, 24, "where", NOTE))
-    stages = busy["stages"]
-    assert f"requests  {stages['running']} running, {sum(stages['waiting'].values())} waiting" in text
+    stages = busy.stages
+    assert f"requests  {stages.running} running, {sum(stages.waiting.values())} waiting" in text
     assert "waiting  " in text and " short (request-with-a-" in text
-    assert "prefilled" in text and f"of {busy['steps'][-1]['budget']}: " in text
+    assert "prefilled" in text and f"of {busy.steps[-1].budget}: " in text
 
 
 def test_an_empty_board_is_a_screen_too():
-    lines = screen(view_of(Board(), 0), 80, 24, "where", NOTE)
+    lines = screen(Board().view(0, steps=50, requests=50, ended=8), 80, 24, "where", NOTE)
     assert len(lines) == 24 and "no model yet" in lines[0].plain
 
 
@@ -355,12 +356,12 @@ def test_a_log_is_shown_as_of_its_last_event(tmp_path: Path, capsys: pytest.Capt
     world = World()
     world.add("a", 20, max_tokens=4)
     world.run()
-    log = EventLog(tmp_path / "events", epoch="e", model="tiny")
+    log = EventLog(tmp_path / "events", epoch="e", model="fake")
     for event in world.events:
         log.append(event)
     assert main(["top", "--once", "--json", "--log", str(tmp_path / "events")]) == 0
     view = json.loads(capsys.readouterr().out)
-    assert view["model"] == "tiny" and view["seats"]["total"] is None
+    assert view["model"] == "fake" and view["seats"]["total"] is None
     assert view["events"] == {"first": 1, "last": len(world.events)} and len(view["steps"]) == len(world.steps())
     assert main(["top", "--log", str(tmp_path / "nothing")]) == 2
     assert "it cannot be read" in capsys.readouterr().err
@@ -379,9 +380,10 @@ class Scripted(BaseHTTPRequestHandler):
     asked: list[str | None]
 
     def do_GET(self) -> None:
-        body = {"/v1/models": '{"data": [{"id": "tiny"}]}', "/v1/pool": '{"blocks": {"total": 9}}', "/metrics": ""}
-        text = body.get(self.path)
-        if text is None:
+        loaded = Loaded(at=0, model="tiny", blocks=9, block_tokens=4, block_bytes=1, seats=3, step_tokens=8,
+                        threads=1, weights="fp32")  # fmt: skip
+        text = f'{{"data": [{{"id": "tiny", "headway": {msgspec.json.encode(loaded).decode()}}}]}}'
+        if self.path != "/v1/models":
             self.asked.append(self.headers["last-event-id"])
             text = self.streams.pop(0) if self.streams else ""
         self.send_response(200)
@@ -428,7 +430,9 @@ def test_a_follower_connects_again_where_it_was_and_is_told_of_gaps(monkeypatch:
     watching = Watching("where")
     for each in told:
         watching.hear(each)
-    assert watching.board.model == "tiny" and watching.board.blocks == 9 and list(watching.board.story.live) == ["b"]
+    view = watching.view(steps=1, requests=1, ended=0)
+    assert (view.model, view.pool.blocks.total, view.seats.total) == ("tiny", 9, 3)
+    assert list(watching.board.story.live) == ["b"]
     assert watching.note() == ("q quits · connecting again: the server ended the stream · events 3 to 7 were missed")
     with pytest.raises(HeadwayError, match="no key"):
         watching.hear(HeadwayError("no key"))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from typing import Any
+
+import msgspec
 
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.core.clock import ModelledClock
@@ -18,6 +21,11 @@ from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
 from headway.patterns.text.ports import Drafters, no_drafts
 from headway.story.reduce.reducer import Story
+
+
+def as_json(view: msgspec.Struct | list[msgspec.Struct]) -> Any:
+    """What a client reads of a view."""
+    return msgspec.json.decode(msgspec.json.encode(view))
 
 
 class Guessing:

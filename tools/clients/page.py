@@ -36,7 +36,7 @@ def write(results: dict[Client, dict[str, Outcome]], loads: dict[Client, Load], 
     models = f"`{Path(model).name}`, and `{Path(tools_model).name}` for the tasks with tools"
     parts = [
         "# Clients",
-        "What the field's clients get from Headway, each with its own API, unchanged. Written by "
+        "What common clients get from Headway, each through its own API, unchanged. Written by "
         "`python tools/clients/run.py --tools-model PATH.gguf --output docs/clients.md` "
         f"on {today}, Python {platform.python_version()}, models {models}.",
     ]
@@ -65,7 +65,8 @@ def _cell(outcome: Outcome) -> str:
 
 def _meaning(results: dict[Client, dict[str, Outcome]]) -> str:
     lines = [f"- `{task}`: {meaning}" for task, meaning in _asked(results)]
-    told = "*ok*: as said below. *failed*: otherwise, for the reason given. *–*: the client has no way to ask for it."
+    told = "*ok*: as described below. *failed*: otherwise, for the reason given. "
+    told += "*–*: the client has no way to ask for it."
     return "\n".join([told, "", *lines])
 
 

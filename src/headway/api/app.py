@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headway.api import openapi
-from headway.api.routes import completions, event_stream, introspection, models, tokens
+from headway.api.routes import completions, evaluations, event_stream, introspection, models, tokens
 from headway.core.errors import HeadwayError, InvalidRequest
 from headway.front.exchange import Exchanges, exchange
 from headway.front.guard import Guard
@@ -38,6 +38,7 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
     app = Starlette(
         routes=[
             *completions.routes,
+            *evaluations.routes,
             *tokens.routes,
             *introspection.routes,
             *event_stream.routes,

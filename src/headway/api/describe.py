@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from headway.api.bodies.embeddings import EmbeddingsBody
+from headway.api.bodies.fields import RANGES
 from headway.api.bodies.generation import (
     BIAS,
     DEFAULT_COMPLETION_TOKENS,
     MOST_STOPS,
-    RANGES,
     TOKEN_ID,
     ChatBody,
     CompletionBody,
 )
-from headway.api.bodies.known import IGNORED, IGNORED_NAMES, UNSUPPORTED
+from headway.api.bodies.inputs import INPUT_TYPES
+from headway.api.bodies.known import ENCODERS, IGNORED, IGNORED_NAMES, UNSUPPORTED
 from headway.api.bodies.prompts import REASONING_EFFORTS, RESERVED, VARIABLE
+from headway.api.bodies.rerank import RerankBody
 
 Json: TypeAlias = dict[str, Any]
 SCHEMAS = "#/components/schemas"
@@ -62,6 +65,16 @@ _DETAILS: dict[str, Json] = {
         "description": "variables of the chat template",
         "propertyNames": {"pattern": f"^{VARIABLE.pattern}$", "not": {"enum": sorted(RESERVED)}},
     },
+    "deadline_ms": {"description": "from arrival to the complete answer; heeded with --policy deadline"},
+    "documents": {"items": {"anyOf": [_TEXT, {"$ref": f"{SCHEMAS}/Document"}]}, "minItems": 1},
+    "input": {
+        "anyOf": [
+            _TEXT, _TOKEN_IDS, *({"type": "array", "items": item, "minItems": 1} for item in (_TEXT, _TOKEN_IDS))
+        ]
+    },
+    "input_type": {"enum": [*INPUT_TYPES, None]},
+    "query": {"minLength": 1},
+    "truncate_prompt_tokens": {"not": {"const": 0}},
     "guided_choice": {"items": _TEXT, "minItems": 1},
     "guided_grammar": {"minLength": 1},
     "guided_regex": {"minLength": 1},
@@ -81,21 +94,31 @@ _OF_TEMPLATES = ("chat_template_kwargs", "reasoning_effort")
 
 
 def schemas(
-    bodies: Collection[type[msgspec.Struct]], answers: Collection[type[msgspec.Struct]], model: str
+    bodies: Collection[type[msgspec.Struct]],
+    answers: Collection[type[msgspec.Struct]],
+    models: Mapping[type[msgspec.Struct], str],
 ) -> dict[str, Json]:
-    """JSON schemas by name, of the structs and of all that they name. `model` is the name that bodies should say."""
+    """JSON schemas by name, of the structs and of all that they name. `models` are names that bodies may say."""
     _, found = msgspec.json.schema_components([*bodies, *answers, ChatMessage], ref_template=SCHEMAS + "/{name}")
     plain: dict[str, Json] = {name: _plain(schema) for name, schema in found.items()}
     for body in bodies:
-        _describe(plain[body.__name__], model, generating=issubclass(body, ChatBody | CompletionBody))
+        _describe(plain[body.__name__], models.get(body), _unsupported(body))
     if CompletionBody in bodies:
         said = {"default": DEFAULT_COMPLETION_TOKENS, "description": "null asks for what fits"}
         plain[CompletionBody.__name__]["properties"]["max_tokens"] |= said
     return plain
 
 
-def _describe(schema: Json, model: str, *, generating: bool) -> None:
+def _unsupported(body: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]] | None:
+    """Known fields without support, and their harmless values; None for a body that only has its own fields."""
+    if issubclass(body, ChatBody | CompletionBody):
+        return UNSUPPORTED
+    return ENCODERS if issubclass(body, EmbeddingsBody | RerankBody) else None
+
+
+def _describe(schema: Json, model: str | None, unsupported: dict[str, tuple[Any, ...]] | None) -> None:
     """Add what the struct of a body does not say. Null counts as absent."""
+    generating = unsupported is not None
     properties = schema["properties"]
     for name, about in properties.items():
         details = _DETAILS.get(name, {}) if generating or name in _OF_TEMPLATES else {}
@@ -104,9 +127,10 @@ def _describe(schema: Json, model: str, *, generating: bool) -> None:
         about |= _range(name) | details
         if name not in schema["required"]:
             properties[name] = _or_null(about)
-    properties["model"]["examples"] = [model]
-    if generating:
-        unsupported = {name: values for name, values in UNSUPPORTED.items() if name not in properties}
+    if model is not None:
+        properties["model"]["examples"] = [model]
+    if unsupported is not None:
+        unsupported = {name: values for name, values in unsupported.items() if name not in properties}
         for name in IGNORED:
             properties[name] = {"description": "accepted without effect"}
         schema["patternProperties"] = {f"^{IGNORED_NAMES}$": {"description": "accepted without effect"}}
@@ -122,6 +146,10 @@ def _range(name: str) -> Json:
 
 
 def _or_null(schema: Json) -> Json:
+    if None not in (values := schema.get("enum", [None])):
+        schema = schema | {"enum": [*values, None]}
+    if "enum" in schema and "type" not in schema:
+        return schema
     if isinstance(kind := schema.get("type"), str):
         return schema | {"type": [kind, "null"]}
     if isinstance(kind, list):

@@ -8,6 +8,7 @@ tests hold that against the routes and against what a server answers.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +19,17 @@ from starlette.routing import Route
 
 import headway
 from headway.api.answers import documents
+from headway.api.bodies.embeddings import EmbeddingsBody
 from headway.api.bodies.generation import ChatBody, CompletionBody
+from headway.api.bodies.rerank import RerankBody
 from headway.api.describe import SCHEMAS, Json, schemas
 from headway.api.routes.introspection import MOST_ON_A_PAGE, PAGE
 from headway.api.routes.tokens import DetokenizeBody, TokenizeBody
 from headway.core.request import Stage
 from headway.front.exchange import REQUEST_ID
 from headway.front.guard import OPEN_PATHS, Guard
+from headway.front.state import Front
+from headway.story.tell import views
 
 _STREAM = "text/event-stream"
 #: OpenAPI 3.1 has no way to describe the events of a stream.
@@ -38,18 +43,18 @@ _MEDIA: dict[str, Json] = {
 #: When an exchange is answered with an error object.
 REFUSALS = {
     400: "A field, parameter or header cannot be served as given, or never could be; `param` names it.",
-    401: "The key is missing or wrong.",
-    403: "The page's origin, or the name by which the server was called, may not ask.",
+    401: "The API key is missing or incorrect.",
+    403: "The page's origin, or the Host header, is not allowed.",
     404: "There is no such model or request.",
     408: "The body took too long to arrive.",
     409: "A live request has that `x-request-id`.",
-    413: "The body is larger than `--max-body`, or holds more values than could be served.",
+    413: "The body is larger than `--max-body`, or has more values than could be served.",
     415: "The body's `content-encoding` is not gzip, deflate or identity.",
-    429: "The queue is full; `retry-after` says in how many seconds to come again.",
+    429: "The queue is full; `retry-after` says in how many seconds to retry.",
     499: "The request was cancelled.",
-    500: "Headway failed.",
+    500: "An internal error.",
     503: "The model is loading or could not be loaded, or the server is shutting down or stuck.",
-    504: "The request lived for longer than `--max-seconds`.",
+    504: "The request took longer than `--max-seconds`.",
 }
 #: Whatever is asked, this may be the answer.
 _ALWAYS = (400, 403, 413, 500)
@@ -72,11 +77,11 @@ class Operation:
 
 
 _PAGE_QUERY: Json = {
-    "after": {"type": "string", "description": "go on after the request of this id"},
+    "after": {"type": "string", "description": "continue after the request with this id"},
     "limit": {"type": "integer", "minimum": 1, "maximum": MOST_ON_A_PAGE, "default": PAGE},
     "stage": {"enum": sorted(str(stage) for stage in Stage), "description": "only requests in this stage"},
 }
-_RECORD = (documents.RequestRecord, documents.ListRecords)
+_RECORD = (views.RequestView, views.ListView)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
@@ -87,6 +92,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "create_completion", "Continue a prompt, or each of a list of prompts.", (documents.Completion, _STREAM),
         _GENERATING, CompletionBody,
     ),
+    ("POST", "/v1/embeddings"): Operation(
+        "create_embedding", "A vector of each input.", (documents.EmbeddingList,), _GENERATING, EmbeddingsBody
+    ),
+    ("POST", "/v1/rerank"): Operation(
+        "rerank", "Documents in the order of their relevance for a query.", (documents.Reranking,), _GENERATING,
+        RerankBody,
+    ),
     ("POST", "/tokenize"): Operation(
         "tokenize", "The token ids of a prompt, or of messages.", (documents.Tokens,), (404, *_READING), TokenizeBody
     ),
@@ -96,28 +108,30 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/models"): Operation("list_models", "The models that are served.", (documents.Models,)),
     ("GET", "/v1/models/{name}"): Operation("get_model", "One model.", (documents.Model,), (404,)),
     ("GET", "/v1/requests"): Operation(
-        "list_requests", "Live requests in order of arrival, then the remembered ones, the latest first.",
-        (documents.RequestRecords,), query=_PAGE_QUERY,
+        "list_requests", "Live requests in order of arrival, then the finished ones that are kept, the latest first.",
+        (views.PageView,), query=_PAGE_QUERY,
     ),
     ("GET", "/v1/requests/{id}"): Operation(
         "get_request", "Where a request is, why, and where its time went.", _RECORD, (404,)
     ),
     ("DELETE", "/v1/requests/{id}"): Operation(
-        "cancel_request", "End a request, and say what became of it; again says the same.", _RECORD, (404,)
+        "cancel_request", "Cancel a request and return its record; repeating it returns the same.", _RECORD, (404,)
     ),
     ("GET", "/v1/events"): Operation(
-        "follow_events", "What happens, as server-sent events, from as far back as they are kept.", (_STREAM,),
+        "follow_events", "Events as server-sent events, from the oldest that is kept.", (_STREAM,),
         query={
-            "after": {"enum": ["now"], "description": "begin with what happens next"},
-            "until": {"enum": ["now"], "description": "end once all that has happened is told"},
+            "after": {"enum": ["now"], "description": "start with the next event"},
+            "until": {"enum": ["now"], "description": "end after the newest event"},
         },
-        headers={"Last-Event-ID": {"type": "string", "description": "go on after the event of this id"}},
+        headers={"Last-Event-ID": {"type": "string", "description": "continue after the event with this id"}},
     ),
-    ("GET", "/v1/pool"): Operation("get_pool", "The memory for state, and who holds it.", (documents.Pool,)),
+    ("GET", "/v1/pool"): Operation(
+        "get_pool", "The memory for state (KV cache), and who holds it.", (views.PoolView,)
+    ),
     ("GET", "/metrics"): Operation("get_metrics", "Metrics, in Prometheus' text format.", ("text/plain",)),
     ("GET", "/health"): Operation(
-        "get_health", "Whether there is progress: 503 when work is present and nothing moves.", (documents.Health,),
-        (503,),
+        "get_health", "Whether there is progress: 503 when there is work but nothing progresses.",
+        (documents.Health,), (503,),
     ),
     ("GET", "/ready"): Operation("get_ready", "Whether requests are served.", (documents.Ready,), (503,)),
     ("GET", "/"): Operation("get_page", "The live page.", ("text/html",)),
@@ -128,11 +142,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 async def openapi(request: Request) -> Response:
     """The document, for this server."""
     guard: Guard = request.app.state.guard
-    return JSONResponse(document(next(iter(request.app.state.front.models)), needs_key=guard.needs_key))
+    front: Front = request.app.state.front
+    models = {model.output: model.name for model in reversed(front.models.values())}
+    return JSONResponse(document(models, needs_key=guard.needs_key))
 
 
-def document(model: str, *, needs_key: bool) -> Json:
-    """OpenAPI 3.1 for a server whose first model is `model`; with `needs_key` it names the key for most paths."""
+def document(models: Mapping[str, str], *, needs_key: bool) -> Json:
+    """OpenAPI 3.1 for a server of `models`: by what they make (`ModelFacts.output`) the name of one. With `needs_key`
+    it names the key for most paths."""
     paths: Json = {}
     for (method, path), operation in OPERATIONS.items():
         paths.setdefault(path, {})[method.lower()] = _operation(path, operation, needs_key)
@@ -141,14 +158,14 @@ def document(model: str, *, needs_key: bool) -> Json:
     components: Json = {
         "parameters": {"x-request-id": _request_id()},
         "responses": {str(status): _refusal(status) for status in REFUSALS if status != 401 or needs_key},
-        "schemas": schemas(bodies, kinds | {documents.Error}, model),
+        "schemas": schemas(bodies, kinds | {documents.Error}, _names(bodies, models)),
     }
     found: Json = {
         "openapi": "3.1.1",
         "info": {
             "title": "Headway",
             "version": headway.__version__,
-            "description": "OpenAI's API, and what Headway can say about each request. Every answer carries "
+            "description": "OpenAI's API, and what Headway can say about each request. Every response carries "
             "`x-request-id`; `headway-timing` says where an answer's time went, `headway-ignored` which fields were "
             "accepted without effect.",
         },
@@ -159,6 +176,12 @@ def document(model: str, *, needs_key: bool) -> Json:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         found["security"] = [{"key": []}]
     return {**found, "components": _sorted(components), "paths": _sorted(paths)}
+
+
+def _names(bodies: Iterable[type[msgspec.Struct]], models: Mapping[str, str]) -> dict[type[msgspec.Struct], str]:
+    """For each body the name of a model that serves it, if there is one."""
+    makes: dict[type[msgspec.Struct], str] = {EmbeddingsBody: "vector", RerankBody: "score"}
+    return {body: models[kind] for body in bodies if (kind := makes.get(body, "tokens")) in models}
 
 
 def _operation(path: str, operation: Operation, needs_key: bool) -> Json:
@@ -199,7 +222,7 @@ def _content(kinds: tuple[type[msgspec.Struct] | str, ...]) -> Json:
 
 def _request_id() -> Json:
     schema = {"type": "string", "pattern": f"^{REQUEST_ID.pattern}$"}
-    return _parameter("header", "x-request-id", schema | {"description": "the request's id; ours, if left out"})
+    return _parameter("header", "x-request-id", schema | {"description": "the request's id; generated if left out"})
 
 
 def _refusal(status: int) -> Json:

@@ -47,7 +47,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
-        raise ConfigError("--host", f"{host} is of a kind that this machine lacks: {error.strerror}") from error
+        raise ConfigError(
+            "--host", f"{host}: this kind of address is not supported on this machine: {error.strerror}"
+        ) from error
     if sys.platform != "win32":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)  # connections inherit it
@@ -56,14 +58,14 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except (TypeError, ValueError) as error:  # a name that no name service can be asked for
         listener.close()
-        raise ConfigError("--host", f"{host!r} is not an address or a name: {error}") from error
+        raise ConfigError("--host", f"{host!r} is not an address or a host name: {error}") from error
     except OSError as error:
         listener.close()
         reason = error.strerror or str(error)
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            text = f"{host} is no address of this machine: {reason}; give 127.0.0.1, or 0.0.0.0 for all of its own"
+            text = f"{host} is not an address of this machine: {reason}; give 127.0.0.1, or 0.0.0.0 for all of them"
             raise ConfigError("--host", text) from error
-        raise ConfigError("--port", f"{host}:{port} cannot be listened on: {reason}") from error
+        raise ConfigError("--port", f"cannot listen on {host}:{port}: {reason}") from error
     return listener
 
 

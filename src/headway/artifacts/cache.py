@@ -43,7 +43,7 @@ class Cache:
             folder = tempfile.TemporaryDirectory(prefix=".partial-", dir=self.models)
         except OSError as error:
             raise ArtifactError(
-                f"cannot write to the cache {self.root}: {error.strerror}; name another in HEADWAY_CACHE"
+                f"cannot write to the cache {self.root}: {error.strerror}; set HEADWAY_CACHE to another folder"
             ) from error
         with folder as path:
             yield Path(path)

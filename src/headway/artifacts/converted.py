@@ -28,7 +28,7 @@ _GRACE_S = 60
 _SUFFIX, _PARTIAL, _MEMO = ".safetensors", ".partial-", "tensors.digest"
 
 
-class Held:
+class HeldFile:
     """A converted file that stays for as long as this object lives."""
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -54,17 +54,17 @@ class Cleaned:
     kept: tuple[Entry, ...]
 
 
-class Converted:
+class ConvertedWeights:
     """The folder of converted weights."""
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes
 
-    def hold(self, key: str) -> Held | None:
+    def hold(self, key: str) -> HeldFile | None:
         """The file of `key`, locked against removal; None if there is none."""
         return self._hold(self._path(key))
 
-    def hold_revision(self, revision: str, digest: str) -> Held:
+    def hold_revision(self, revision: str, digest: str) -> HeldFile:
         """The folder of a revision's small things, its tokenizer too, locked against removal. `digest` is remembered
         there."""
         memo = self._memo(revision)
@@ -75,13 +75,13 @@ class Converted:
             os.replace(file.name, memo)
         return held
 
-    def _hold(self, path: Path) -> Held | None:
+    def _hold(self, path: Path) -> HeldFile | None:
         while True:
             try:
                 file = os.open(path, os.O_RDONLY)
             except FileNotFoundError:
                 return None
-            held = Held(path, file)
+            held = HeldFile(path, file)
             fcntl.flock(file, fcntl.LOCK_SH)
             if _is_at(file, path):  # else it was removed between the two calls
                 with suppress(PermissionError):  # another user's cache can be read; its order of use stays theirs
@@ -206,5 +206,5 @@ def _unwritable(folder: Path, error: OSError, size_bytes: int = 0) -> str:
     needs = f" ({size_bytes} bytes)" if size_bytes else ""
     return (
         f"cannot write converted weights{needs} to {folder}: {error.strerror}. Free some space (`headway models "
-        "--clean` removes what no server uses), or name another folder in HEADWAY_CACHE"
+        "--clean` removes what no server uses), or set HEADWAY_CACHE to another folder"
     )

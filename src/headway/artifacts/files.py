@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from headway.core.errors import ArtifactError
 from headway.core.request import Pattern
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Tensors(Protocol):

@@ -12,9 +12,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headway.artifacts import modules, revision
-from headway.artifacts.files import DenseStage, ModelFiles, check_id
+from headway.artifacts.files import DenseStage, ModelFiles, Modules, Tensors, check_id
 from headway.artifacts.jsonfile import optional, required
 from headway.artifacts.location import Location
+from headway.artifacts.onnx import OnnxTensors
 from headway.artifacts.revision import ContentDigest
 from headway.core.errors import ArtifactError, ModelNotFound, UnsupportedModel
 
@@ -23,23 +24,21 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
 
 
-def load(name: str, place: Location) -> ModelFiles:
+def load(name: str, location: Location) -> ModelFiles:
     """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
     a missing file, ArtifactError for a damaged one."""
-    folder = place.path
-    config = required(folder / "config.json")
+    folder = location.path
+    config = required(folder / "config.json") if location.config is None else location.config
     if "quantization_config" in config:
-        raise UnsupportedModel(name, "the quantised weights that its config.json describes (quantization_config)")
+        raise UnsupportedModel(name, "quantised weights (quantization_config in config.json)")
     if not (folder / "tokenizer.json").is_file():
         raise ModelNotFound(
             f"tokenizer.json not found in {folder}; other files (tokenizer.model, vocab.json) are not read, "
             "convert them with the transformers library"
         )
     tokenizer_config = optional(folder / "tokenizer_config.json")
-    around = modules.read(name, folder, config, tokenizer_config)
-    shards = dict.fromkeys(_shards(name, folder), "")
-    shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
-    tensors = FolderTensors(name, shards)
+    around = location.modules or modules.read(name, folder, config, tokenizer_config)
+    shards, tensors = _weights(name, folder, around)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = _special(tokenizer_config, optional(folder / "special_tokens_map.json"))
     bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
@@ -48,7 +47,7 @@ def load(name: str, place: Location) -> ModelFiles:
         check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
         name=name,
-        revision=revision.of_identity(place.identity) if place.identity else revision.of_files(list(shards)),
+        revision=revision.of_identity(location.identity) if location.identity else revision.of_files(shards),
         config=config,
         tensors=tensors,
         weights_bytes=sum(shard.stat().st_size for shard in shards),
@@ -58,9 +57,19 @@ def load(name: str, place: Location) -> ModelFiles:
         add_bos=bos_id is not None and _adds_bos(tokenizer, tokenizer_config, bos_id),
         eos_ids=eos_ids,
         special=special,
-        source=place.source or str(folder),
+        source=location.source or str(folder),
         modules=around,
     )
+
+
+def _weights(name: str, folder: Path, around: Modules | None) -> tuple[list[Path], Tensors]:
+    """The files that hold weights, and their tensors. Of ONNX files only encoders' are read."""
+    onnx = folder / "model.onnx"
+    if around is not None and onnx.is_file() and not any(folder.glob("*.safetensors*")):
+        return [onnx], OnnxTensors(name, onnx)
+    shards = dict.fromkeys(_shards(name, folder), "")
+    shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
+    return list(shards), FolderTensors(name, shards)
 
 
 def _shards(name: str, folder: Path) -> list[Path]:
@@ -73,12 +82,12 @@ def _shards(name: str, folder: Path) -> list[Path]:
         shards = [single] if single.exists() else []
     for shard in shards:
         if not shard.is_file() or shard.parent != folder:
-            raise ModelNotFound(f"{index} names {shard.name}, which is not in the folder")
+            raise ModelNotFound(f"{index} lists {shard.name}, which is not in the folder")
     if shards:
         return shards
     other = [path for suffix in ("*.bin", "*.pt", "*.pth", "*.onnx") for path in sorted(folder.rglob(suffix))]
     if not other:
-        raise ModelNotFound(f"{folder} holds no weights (model.safetensors, or its index and shards)")
+        raise ModelNotFound(f"{folder} has no weights (model.safetensors, or its index and shards)")
     kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read"
     raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
 
@@ -86,7 +95,7 @@ def _shards(name: str, folder: Path) -> list[Path]:
 def _dense_file(name: str, folder: Path, stage: DenseStage) -> Path:
     file = folder / stage.folder / "model.safetensors"
     if not file.is_file():
-        raise ModelNotFound(f"{name}: {stage.folder} holds no model.safetensors; pickled weights are not read")
+        raise ModelNotFound(f"{name}: {stage.folder} has no model.safetensors; pickled weights are not read")
     return file
 
 
@@ -136,7 +145,7 @@ def _eos_ids(
 
 class FolderTensors:
     """The weights of safetensors files, one memory map per file. Raises UnsupportedModel for a format that is not
-    read, ArtifactError for a file that is cut off."""
+    read, ArtifactError for a file that is truncated."""
 
     def __init__(self, name: str, shards: dict[Path, str]) -> None:
         """`shards`: files, and what their tensors' names begin with here."""
@@ -176,7 +185,7 @@ class FolderTensors:
             size = int.from_bytes(file.read(8), "little")
             file_bytes = shard.stat().st_size
             if 8 + size > file_bytes:
-                raise ArtifactError(f"{shard} is not a whole safetensors file")
+                raise ArtifactError(f"{shard} is not a complete safetensors file")
             header = json.loads(file.read(size))
         header.pop("__metadata__", None)
         for name, entry in header.items():
@@ -185,7 +194,7 @@ class FolderTensors:
             start, end = (8 + size + offset for offset in entry["data_offsets"])
             values_bytes = math.prod(entry["shape"]) * np.dtype(_DTYPES[entry["dtype"]]).itemsize
             if end > file_bytes or end - start != values_bytes:
-                raise ArtifactError(f"{shard} is cut off or damaged at {name}")
+                raise ArtifactError(f"{shard} is truncated or damaged at {name}")
             entry["data_offsets"] = (start, end)
         return dict(sorted(header.items(), key=lambda item: item[1]["data_offsets"]))
 

@@ -41,17 +41,17 @@ _TOKEN_ID = re.compile(r"tokenizer\.ggml\.\w+_token_id")
 _ROPE_FREQS = gguf_config.ROPE_FREQS
 
 
-def load(name: str, place: Location, cache: Cache) -> ModelFiles:
-    """Read the header of the file at `place`; build its `tokenizer.json` in the cache if that is not there yet.
+def load(name: str, location: Location, cache: Cache) -> ModelFiles:
+    """Read the header of the file at `location`; build its `tokenizer.json` in the cache if that is not there yet.
 
     Raises UnsupportedModel, naming the architecture, metadata key, tensor or tokenizer that is not implemented,
     or ArtifactError for a damaged file.
     """
-    header = read_header(place.path)
+    header = read_header(location.path)
     config = gguf_config.translate(name, header, rope_freqs(header))
     tensors = GgufTensors(name, header, config)
-    identity = place.identity
-    version = revision.of_files([place.path]) if identity is None else revision.of_identity(identity)
+    identity = location.identity
+    version = revision.of_files([location.path]) if identity is None else revision.of_identity(identity)
     metadata = header.metadata
     tokens = metadata["tokenizer.ggml.tokens"]
     _check_ids(name, metadata, tokens)
@@ -68,7 +68,7 @@ def load(name: str, place: Location, cache: Cache) -> ModelFiles:
         add_bos=bpe.adds_bos(metadata) and bos_id is not None,
         eos_ids=_eos_ids(metadata),
         special=_special(metadata, tokens),
-        source=place.source or str(place.path),
+        source=location.source or str(location.path),
     )
 
 

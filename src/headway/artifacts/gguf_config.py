@@ -94,11 +94,11 @@ def _refuse_nonsense(name: str, prefix: str, own: dict[str, Any]) -> None:
     counts = {"attention.head_count_kv", "attention.key_length", *_REQUIRED.values()} - {_REQUIRED["rms_norm_eps"]}
     for key in sorted(counts & own.keys()):
         if not isinstance(own[key], int) or own[key] < 1:
-            raise ArtifactError(f"{name}: GGUF key {prefix}{key} is {own[key]!r}, not a number above 0")
+            raise ArtifactError(f"{name}: GGUF key {prefix}{key} is {own[key]!r}; it must be a number above 0")
     for key in (_REQUIRED["rms_norm_eps"], "rope.freq_base", "rope.scaling.factor"):
         value = own.get(key, 1.0)
         if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            raise ArtifactError(f"{name}: GGUF key {prefix}{key} is {value!r}, not a number above 0")
+            raise ArtifactError(f"{name}: GGUF key {prefix}{key} is {value!r}; it must be a number above 0")
 
 
 def _refuse_unknown(name: str, prefix: str, own: dict[str, Any]) -> None:
@@ -106,13 +106,13 @@ def _refuse_unknown(name: str, prefix: str, own: dict[str, Any]) -> None:
     for key, value in own.items():
         # A feature that is present but off (`expert_count` = 0) needs nothing.
         if key not in known and value not in (0, False):
-            raise UnsupportedModel(name, f"the metadata {prefix}{key} = {value!r}")
+            raise UnsupportedModel(name, f"the GGUF key {prefix}{key} = {value!r}")
 
 
 def _refuse_layers_that_differ(name: str, prefix: str, own: dict[str, Any]) -> None:
     for key in (*_REQUIRED.values(), "attention.head_count_kv"):
         if isinstance(own.get(key), np.ndarray):
-            raise UnsupportedModel(name, f"layers that differ in {prefix}{key}")
+            raise UnsupportedModel(name, f"a different {prefix}{key} per layer")
 
 
 def _refuse_shapes(name: str, prefix: str, own: dict[str, Any], head_dim: int) -> None:
@@ -132,12 +132,12 @@ def _rope_scaling(
         scaling = {"rope_type": "llama3", "factor": float(freqs.max()), **_LLAMA3}
         if np.allclose(freqs, llama3_divisors(scaling, theta, head_dim), rtol=1e-4):
             return scaling
-        raise UnsupportedModel(name, f"rotary frequencies of its own ({ROPE_FREQS}) that are not Llama 3's")
+        raise UnsupportedModel(name, f"custom RoPE frequencies ({ROPE_FREQS}) that are not Llama 3's")
     if kind == "linear" and freqs is None:
         if "rope.scaling.factor" not in own:
             raise missing(name, "rope.scaling.factor")
         return {"rope_type": "linear", "factor": own["rope.scaling.factor"]}
-    raise UnsupportedModel(name, f"rotary position scaling of type {kind!r}")
+    raise UnsupportedModel(name, f"RoPE scaling of type {kind!r}")
 
 
 def llama3_divisors(scaling: dict[str, Any], theta: float, head_dim: int) -> np.ndarray:

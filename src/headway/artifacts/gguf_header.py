@@ -56,7 +56,7 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Raises UnsupportedModel for a version or a tensor format that is not known, ArtifactError for a file that is
-    cut off or damaged."""
+    truncated or damaged."""
     try:
         data = np.memmap(path, dtype=np.uint8, mode="r")
         return _Cursor(path, data.data).header()
@@ -69,7 +69,7 @@ def read_header(path: Path) -> Header:
         OSError,
         RecursionError,
     ) as error:
-        raise ArtifactError(f"{path} is not a whole GGUF file: {error}") from error
+        raise ArtifactError(f"{path} is not a complete GGUF file: {error}") from error
 
 
 def swapped(number: int) -> int:
@@ -150,6 +150,6 @@ class _Cursor:
         size = prod(shape) // block_values * block_bytes
         if start + offset + size > len(self._data):
             raise ValueError(
-                f"it ends at byte {len(self._data)}, within the tensor {name}; it may not be downloaded whole"
+                f"it ends at byte {len(self._data)}, within the tensor {name}; the download may be incomplete"
             )
         return TensorPlace(name, shape, form, start + offset, size)

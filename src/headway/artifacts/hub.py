@@ -27,17 +27,19 @@ def fetch(name: str, offline: bool = False) -> Location:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
     except ImportError as error:
-        raise ArtifactError(f"{name} is a Hugging Face id; for these: pip install huggingface_hub") from error
+        raise ArtifactError(
+            f"{name} is a Hugging Face id, which requires huggingface_hub (pip install huggingface_hub)"
+        ) from error
     try:
         folder = snapshot_download(name, allow_patterns=_WANTED, local_files_only=offline)
     except RepositoryNotFoundError as error:
-        raise ModelNotFound(f"the Hugging Face hub has no {name!r}, or does not show it to you") from error
+        raise ModelNotFound(f"the Hugging Face Hub has no {name!r}, or you have no access to it") from error
     except LocalEntryNotFoundError as error:
-        reason = "downloads are off (offline)" if offline else "the hub cannot be reached"
+        reason = "downloads are off (offline)" if offline else "the Hub cannot be reached"
         raise ArtifactError(
-            f"{name} is not in the Hugging Face cache, and {reason}. Fetch it where there is a connection with "
-            f"`hf download {name}` and give Headway the folder's path"
+            f"{name} is not in the Hugging Face cache, and {reason}. Download it where there is a connection "
+            f"(`hf download {name}`) and give Headway the folder's path"
         ) from error
     except Exception as error:  # the client's network stack has no common base of its own
-        raise ArtifactError(f"downloading {name} from the Hugging Face hub failed: {error}") from error
+        raise ArtifactError(f"downloading {name} from the Hugging Face Hub failed: {error}") from error
     return Location(Path(folder), source=f"huggingface.co/{name}")

@@ -11,11 +11,12 @@ from headway.core.errors import ArtifactError, ModelNotFound
 
 def required(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ModelNotFound(f"{path.parent} lacks {path.name}") from error
+        raise ModelNotFound(f"{path.name} not found in {path.parent}") from error
     except ValueError as error:
         raise ArtifactError(f"{path} is not JSON: {error}") from error
+    return value
 
 
 def optional(path: Path) -> dict[str, Any]:

@@ -35,6 +35,7 @@ _NAMED_POOLING: dict[str, PoolingMode] = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
+_VECTOR = "sentence_embedding"
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid")
 _TRANSFORMERS = ("sentence_bert", "sentence_roberta", "sentence_xlm-roberta", "sentence_mpnet")
 
@@ -105,7 +106,7 @@ _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 def _below(name: str, folder: Path, path: str) -> Path:
     where = folder / path
     if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise ArtifactError(f"{name}: modules.json names {path!r}, which is outside the folder")
+        raise ArtifactError(f"{name}: modules.json refers to {path!r}, which is outside the folder")
     return where
 
 
@@ -122,7 +123,7 @@ def _pooling(name: str, config: dict[str, Any]) -> tuple[PoolingMode, ...]:
         unknown = [key for key in asked if key not in _POOLING]
         modes = tuple(mode for key, mode in _POOLING.items() if key in asked)
     if unknown or not modes:
-        raise UnsupportedModel(name, f"pooling of the kind {unknown[0] if unknown else None!r}")
+        raise UnsupportedModel(name, f"pooling of type {unknown[0] if unknown else None!r}")
     return modes
 
 
@@ -130,9 +131,12 @@ def _dense(name: str, path: str, config: dict[str, Any]) -> DenseStage:
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
     if activation not in _ACTIVATIONS:
         raise UnsupportedModel(name, f"the activation {activation!r} of {path}")
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key, _VECTOR) != _VECTOR:
+            raise UnsupportedModel(name, f"a dense layer on {config[key]!r} ({key} of {path})")
     sizes = [config.get("in_features"), config.get("out_features")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ArtifactError(f"{name}: {path} says {sizes[0]!r} values in and {sizes[1]!r} out")
+        raise ArtifactError(f"{name}: {path} has in_features {sizes[0]!r} and out_features {sizes[1]!r}")
     return DenseStage(path, int(sizes[0] or 0), int(sizes[1] or 0), bool(config.get("bias", True)), activation)
 
 
@@ -154,5 +158,5 @@ def _tokens(name: str, key: str, value: Any) -> int | None:
     if value is None or (isinstance(value, int | float) and value > 10**9):
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArtifactError(f"{name}: {key} is {value!r}, not a number of tokens")
+        raise ArtifactError(f"{name}: {key} is {value!r}; it must be a number of tokens")
     return value

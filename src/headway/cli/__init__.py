@@ -14,22 +14,22 @@ from headway.core.errors import HeadwayError
 #: What the list of commands says about each. A module has `add_arguments(parser)` and `run(args) -> int`.
 COMMANDS: dict[str, str] = {
     "serve": "serve a model over HTTP",
-    "follow": "follow two requests through one loaded model",
+    "follow": "follow two requests through one loaded model, step by step",
     "chat": "talk to a running server",
-    "top": "watch a running server: its steps, its pool, and what each request waits for",
-    "why": "say why a request is where it is",
-    "timeline": "write a trace of steps and requests that Perfetto opens",
-    "doctor": "say what costs time on a server, and what to do about it",
+    "top": "watch a running server: its steps, its KV cache pool, and what each request waits for",
+    "why": "explain why a request is where it is, and where its time went",
+    "timeline": "write a trace of steps and requests for Perfetto",
+    "doctor": "find what costs time on a server, and what to do about it",
     "lesson": "predict, see the engine run, read why: seven lessons",
-    "models": "list the models that have short names, or fetch one",
+    "models": "list the models with short names, or fetch one",
     "bench": "measure throughput and latency",
-    "completion": "print a script that completes commands and options in a shell",
+    "completion": "print a shell completion script",
 }
 FAILED = 2
 INTERRUPTED = 130
 _STATUSES = (
-    "Exit status: 0 when it is done, or its reader has seen enough; 2 after an error, which one line on stderr "
-    "explains; 130 after Ctrl-C."
+    "Exit status: 0 on success, or when the reader of its output closes the pipe; 2 after an error, explained in one "
+    "line on stderr; 130 after Ctrl-C."
 )
 
 

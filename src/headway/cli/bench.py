@@ -25,16 +25,23 @@ _MOST_THREADS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "offline: the engine and the model in this process; drafts: what --draft gains there"
+    what = "offline: the engine and the model in this process, without HTTP; drafts: the same with and without "
+    what += "speculative decoding (--draft)"
     parser.add_argument("what", choices=["offline", "drafts"], help=what)
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="as for serve (default smollm2-135m)")
-    parser.add_argument("--weights", default="auto", choices=["auto", "fp32", "bf16"], help="default auto")
-    parser.add_argument("--sequences", default="1,8,32", metavar="N,…", help="requests at once (default 1,8,32)")
-    parser.add_argument("--prompt", type=int, default=64, metavar="N", help="positions of each prompt (default 64)")
-    parser.add_argument("--emits", type=int, default=48, metavar="N", help="tokens each emits (default 48)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each; medians count (default 3)")
-    parser.add_argument("--draft", type=int, default=4, metavar="K", help="drafts: guesses at a time (default 4)")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: one per core")
+    parser.add_argument(
+        "--weights", default="auto", choices=["auto", "fp32", "bf16"], help="data type of the weights (default auto)"
+    )
+    parser.add_argument("--sequences", default="1,8,32", metavar="N,…", help="concurrent requests (default 1,8,32)")
+    parser.add_argument("--prompt", type=int, default=64, metavar="N", help="prompt length in tokens (default 64)")
+    parser.add_argument("--emits", type=int, default=48, metavar="N", help="output tokens per request (default 48)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="runs of each; the median is reported (default 3)"
+    )
+    parser.add_argument(
+        "--draft", type=int, default=4, metavar="K", help="drafts only: tokens to guess at a time (default 4)"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="compute threads; default: one per core")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -45,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
 
     for name in ("prompt", "emits", "rounds", "draft"):
         if getattr(args, name) < 1:
-            raise ConfigError(f"--{name}", f"needs at least 1, got {getattr(args, name)}")
+            raise ConfigError(f"--{name}", f"must be at least 1, got {getattr(args, name)}")
     if args.threads is not None and not 1 <= args.threads <= _MOST_THREADS:
-        raise ConfigError("--threads", f"needs at least 1 and at most {_MOST_THREADS}, got {args.threads}")
+        raise ConfigError("--threads", f"must be from 1 to {_MOST_THREADS}, got {args.threads}")
     about = machine()
     counts = _counts(args.sequences)
     facts, rows = _drafts(args, counts) if args.what == "drafts" else _offline(args, counts)
@@ -117,7 +124,7 @@ def _counts(text: str) -> list[int]:
     except ValueError:
         raise ConfigError("--sequences", f"{text!r} is not a list of whole numbers like 1,8,32") from None
     if min(counts) < 1:
-        raise ConfigError("--sequences", f"needs at least 1, got {min(counts)}")
+        raise ConfigError("--sequences", f"must be at least 1, got {min(counts)}")
     return counts
 
 
@@ -142,16 +149,16 @@ _OFFLINE: dict[str, Callable[[dict[str, Any]], str]] = {
     "sequences": lambda row: str(row["sequences"]),
     "prefill tok/s": lambda row: f"{row['prefill_tok_s']:.0f}",
     "decode tok/s": lambda row: f"{row['decode_tok_s']:.1f}",
-    "ms a step": lambda row: f"{row['step_ms']:.1f}",
-    "of it the engine's": lambda row: f"{row['engine_us'] / 1000:.2f} ms",
-    "its events": lambda row: f"{row['events_us']:.0f} µs",
-    "in the front": lambda row: f"{row['front_us']:.0f} µs",
+    "ms per step": lambda row: f"{row['step_ms']:.1f}",
+    "engine": lambda row: f"{row['engine_us'] / 1000:.2f} ms",
+    "events": lambda row: f"{row['events_us']:.0f} µs",
+    "front": lambda row: f"{row['front_us']:.0f} µs",
 }
 _DRAFTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "text": lambda row: str(row["kind"]),
     "sequences": lambda row: str(row["sequences"]),
-    "tok/s without": lambda row: f"{row['without_tok_s']:.1f}",
+    "tok/s without drafts": lambda row: f"{row['without_tok_s']:.1f}",
     "with drafts": lambda row: f"{row['with_tok_s']:.1f}",
     "ratio": lambda row: f"{row['ratio']:.2f}",
-    "drafts right": lambda row: f"{row['accepted']} of {row['accepted'] + row['rejected']}",
+    "drafts accepted": lambda row: f"{row['accepted']} of {row['accepted'] + row['rejected']}",
 }

@@ -20,13 +20,11 @@ from headway.core.errors import ConfigError, HeadwayError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("message", nargs="*", help="ask this one thing and end; without it, a conversation")
     parser.add_argument("--model", metavar="NAME", help="which of the server's models; default: its first text model")
+    parser.add_argument("message", nargs="*", help="send this one message and exit; without it, start a conversation")
     parser.add_argument("--system", metavar="TEXT", help="a system message")
-    parser.add_argument(
-        "--temperature", type=_finite, default=0.0, metavar="T", help="default 0: the likeliest answer"
-    )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer; default: what fits")
+    parser.add_argument("--temperature", type=_finite, default=0.0, metavar="T", help="default 0 (greedy decoding)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="maximum tokens of an answer; default: what fits")
     add_options(parser, ClientOptions)
 
 
@@ -93,16 +91,16 @@ def stream(options: ClientOptions, body: dict[str, Any]) -> Iterator[dict[str, A
                 return
             if line.startswith("data: "):
                 yield _chunk(options, line.removeprefix("data: "))
-    raise NotHeadway(options.url + path, "ended without [DONE]")
+    raise NotHeadway(options.url + path, "ended its stream without [DONE]")
 
 
 def _chunk(options: ClientOptions, data: str) -> dict[str, Any]:
     try:
         chunk = json.loads(data)
     except ValueError as error:
-        raise NotHeadway(options.url, f"streams something else ({error})") from error
+        raise NotHeadway(options.url, f"streams an unexpected answer ({error})") from error
     if not isinstance(chunk, dict):
-        raise NotHeadway(options.url, f"streams something else ({data[:80]})")
+        raise NotHeadway(options.url, f"streams an unexpected answer ({data[:80]})")
     if "error" in chunk:
         said = chunk["error"]
         raise HeadwayError(str(said.get("message", said) if isinstance(said, dict) else said))

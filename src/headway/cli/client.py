@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import httpx
@@ -22,7 +22,7 @@ class NoServer(HeadwayError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(
-            f"no server answers at {url} ({reason}); start one with `headway serve`, or name it with --url"
+            f"no server answers at {url} ({reason}); start one with `headway serve`, or give its URL with --url"
         )
 
 
@@ -30,7 +30,7 @@ class NotHeadway(HeadwayError):
     """Something answers, but not as a Headway server of this version does."""
 
     def __init__(self, url: str, found: str) -> None:
-        super().__init__(f"{url} {found}: that is not a Headway server of this version; name one with --url")
+        super().__init__(f"{url} {found}: this is not a Headway server of this version; give its URL with --url")
 
 
 class Model(msgspec.Struct):
@@ -44,22 +44,28 @@ class _Models(msgspec.Struct):
     data: Annotated[list[Model], msgspec.Meta(min_length=1)]
 
 
+def served_models(options: ClientOptions) -> list[Model]:
+    """At least one. Raises NoServer, HeadwayError."""
+    return fetch(options, "/v1/models", _Models).data
+
+
 def served_model(options: ClientOptions) -> Model:
     """The first model. Raises NoServer, HeadwayError."""
     return served_models(options)[0]
 
 
-def served_models(options: ClientOptions) -> list[Model]:
-    """At least one, in the server's order. Raises NoServer, HeadwayError."""
-    return fetch(options, "/v1/models", _Models).data
-
-
 def fetch(options: ClientOptions, path: str, shape: type[T]) -> T:
     """GET as JSON of that shape. Raises NoServer, NotHeadway, or HeadwayError with the server's own words."""
+    return fetch_as_sent(options, path, lambda text: msgspec.json.decode(text, type=shape))[0]
+
+
+def fetch_as_sent(options: ClientOptions, path: str, decode: Callable[[bytes], T]) -> tuple[T, bytes]:
+    """GET, decoded, and as it was sent. Raises as `fetch` does; what `decode` raises of msgspec is NotHeadway."""
+    text = fetch_bytes(options, path)
     try:
-        return msgspec.json.decode(fetch_bytes(options, path), type=shape)
+        return decode(text), text
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotHeadway(options.url + path, f"answers something else ({error})") from error
+        raise NotHeadway(options.url + path, f"gives an unexpected answer ({error})") from error
 
 
 def fetch_bytes(options: ClientOptions, path: str) -> bytes:
@@ -91,7 +97,7 @@ def asking(
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error) or type(error).__name__
         if answered:
-            raise HeadwayError(f"the connection to {options.url} broke ({reason})") from error
+            raise HeadwayError(f"lost the connection to {options.url} ({reason})") from error
         raise NoServer(options.url, reason) from error
 
 
@@ -100,7 +106,7 @@ def _client(url: str, timeout: httpx.Timeout) -> httpx.Client:
     try:
         return httpx.Client(timeout=timeout, trust_env=not _is_loopback(httpx.URL(url).host))
     except (ImportError, OSError, ValueError) as error:  # a proxy or a certificate that the environment names
-        raise HeadwayError(f"the environment's proxy or certificates cannot be used: {error}") from error
+        raise HeadwayError(f"cannot use the proxy or certificates from the environment: {error}") from error
 
 
 def _is_loopback(host: str) -> bool:
@@ -119,10 +125,12 @@ def _refused(response: httpx.Response) -> HeadwayError:
     except (ValueError, KeyError, TypeError, AttributeError):
         if response.has_redirect_location:
             target = response.headers["location"]
-            return HeadwayError(f"{where} answers {response.status_code}, go to {target}; name the server with --url")
+            return HeadwayError(
+                f"{where} redirects ({response.status_code}) to {target}; give the server's own URL with --url"
+            )
         if response.status_code == httpx.codes.NOT_FOUND:
             return NotHeadway(str(where), "answers 404")
-        return HeadwayError(f"{where} answers {response.status_code} {response.reason_phrase}, and not why")
+        return HeadwayError(f"{where} answers {response.status_code} {response.reason_phrase}, without a reason")
     if code == "invalid_api_key":
         message += " (--api-key, or HEADWAY_API_KEY)"
     return HeadwayError(message)

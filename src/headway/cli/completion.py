@@ -13,7 +13,7 @@ from headway.cli import COMMANDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that the script is for")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="which shell the script is for")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,15 +11,16 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from headway.cli.client import served_model
+from headway.cli.client import served_models
 from headway.cli.console import make_console
 from headway.cli.events import Missed, connected
 from headway.core.config import ClientOptions, read_options
 from headway.core.config import add_arguments as add_options
 from headway.core.errors import ConfigError
 from headway.core.events import AnyEvent, Loaded
+from headway.story.diagnose.apart import Apart
 from headway.story.diagnose.doctor import diagnose, tell, view
-from headway.story.diagnose.observations import Machine, Observations
+from headway.story.diagnose.observations import Machine
 from headway.story.sinks.log import LogFile
 
 #: For so long the processors are watched, to see what another virtual machine takes of them.
@@ -28,8 +29,10 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
-    parser.add_argument("--last", metavar="SECONDS", help="look at the last so many seconds only")
+    parser.add_argument(
+        "--log", metavar="FILE", help="read an event log (serve --event-log) instead of a running server"
+    )
+    parser.add_argument("--last", metavar="SECONDS", help="look only at the last SECONDS")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     add_options(parser, ClientOptions)
 
@@ -39,16 +42,16 @@ def run(args: argparse.Namespace) -> int:
     options, _ = read_options(ClientOptions, args)
     last_s = _last(args.last)
     if args.log is not None:
-        seen = look(LogFile.open(Path(args.log)).events, last_s)
+        models = look(LogFile.open(Path(args.log)).events, last_s).models
     else:
         held = held_events(options)
-        seen = look(lambda: held, last_s, loaded(options), machine(options.url))
-    findings = diagnose(seen)
+        models = look(lambda: held, last_s, loaded(options), machine(options.url)).models
+    findings = diagnose(*models)
     if args.json:
-        print(json.dumps(view(seen, findings), indent=2))
+        print(json.dumps(view(findings, *models), indent=2))
         return 0
     console = make_console()
-    for sentence in tell(seen, findings):
+    for sentence in tell(findings, *models):
         console.print(sentence, soft_wrap=True, markup=False)
     return 0
 
@@ -62,20 +65,20 @@ def held_events(options: ClientOptions) -> list[AnyEvent]:
 def look(
     events: Callable[[], Iterable[AnyEvent]],
     last_s: float | None = None,
-    loaded: Loaded | None = None,
+    loaded: Iterable[Loaded] = (),
     machine: Machine | None = None,
-) -> Observations:
+) -> Apart:
     """Fold what `events` gives (twice, where only the last `last_s` seconds of it count)."""
-    seen = Observations(loaded=loaded, machine=machine)
+    since_ns = None
     if last_s is not None:
         last_at = max((event.at for event in events() if not isinstance(event, Loaded)), default=0)
-        seen.since_ns = last_at - round(last_s * 1e9)
-    return seen.fold_all(events())
+        since_ns = last_at - round(last_s * 1e9)
+    return Apart(loaded, machine, since_ns).fold_all(events())
 
 
-def loaded(options: ClientOptions) -> Loaded | None:
-    """What the server's replica has to give; the event that says so may be gone from the ring."""
-    return served_model(options).headway
+def loaded(options: ClientOptions) -> list[Loaded]:
+    """What the server's replica has to give each model; the events that say so may be gone from the ring."""
+    return [model.headway for model in served_models(options) if model.headway is not None]
 
 
 def machine(url: str) -> Machine | None:
@@ -95,5 +98,5 @@ def _last(text: str | None) -> float | None:
     except ValueError:
         raise ConfigError("--last", f"{text!r} is not a number of seconds") from None
     if not 0 < seconds < 1e9:
-        raise ConfigError("--last", f"needs more than 0 and less than 1e9 seconds, got {text}")
+        raise ConfigError("--last", f"must be more than 0 and less than 1e9 seconds, got {text}")
     return seconds

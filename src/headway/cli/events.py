@@ -50,7 +50,7 @@ class Connection:
     def __post_init__(self) -> None:
         clock_ns = self.response.headers.get("headway-clock-ns", "")
         if not clock_ns.isdecimal():
-            raise NotHeadway(f"{self.url}/v1/events", "tells no clock")
+            raise NotHeadway(f"{self.url}/v1/events", "does not send its clock")
         self._ahead_ns = int(clock_ns) - time.monotonic_ns()
 
     def now_ns(self) -> int:
@@ -58,7 +58,7 @@ class Connection:
         return time.monotonic_ns() + self._ahead_ns
 
     def items(self) -> Iterator[tuple[int, Item]]:
-        """What the server tells, until it stops or the caller does. Raises HeadwayError for what is no event."""
+        """What the server tells, until it stops or the caller does. Raises HeadwayError for what is not an event."""
         frame: dict[str, str] = {}
         for line in self.response.iter_lines():
             name, _, value = line.partition(": ")
@@ -67,7 +67,7 @@ class Connection:
             elif "data" in frame:
                 number = _NUMBERED.fullmatch(frame.get("id", ""))
                 if number is None:
-                    raise NotHeadway(f"{self.url}/v1/events", "tells events without numbers")
+                    raise NotHeadway(f"{self.url}/v1/events", "sends events without numbers")
                 self.last_id = number[0]
                 yield int(number[1]), self._item(frame)
                 frame = {}
@@ -79,7 +79,9 @@ class Connection:
                 return Missed(gap["from"], gap["to"])
             return _event.decode(frame["data"])
         except (msgspec.DecodeError, KeyError) as error:
-            raise HeadwayError(f"{self.url} tells an event that this Headway does not know ({error})") from error
+            raise HeadwayError(
+                f"{self.url} sends an event that this version of Headway does not know ({error})"
+            ) from error
 
 
 @contextlib.contextmanager

@@ -30,20 +30,34 @@ B_PROMPT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="as for serve (default smollm2-135m)")
-    parser.add_argument("--a", default=A_PROMPT, metavar="TEXT", help="what A asks")
-    parser.add_argument("--b", default=B_PROMPT, metavar="TEXT", help="what B asks")
-    parser.add_argument("--same-prompt", action="store_true", help="B asks what A asks")
-    parser.add_argument("--a-tokens", type=int, default=40, metavar="N", help="most tokens that A emits (default 40)")
-    parser.add_argument("--b-tokens", type=int, default=40, metavar="N", help="most tokens that B emits (default 40)")
-    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="memory for state, 2GiB or 40blocks; "
-                        "default: so little that B waits for space for a while")  # fmt: skip
-    parser.add_argument("--step-tokens", type=int, default=64, metavar="N", help="positions of a step (default 64)")
-    parser.add_argument("--seats", type=int, default=2, metavar="N", help="most sequences active at once (default 2)")
-    parser.add_argument("--prefix-cache", action="store_true", help="reuse the state of known prefixes")
-    parser.add_argument("--cancel", type=_cancel, metavar="A@5", help="cancel that request after so many tokens")
-    parser.add_argument("--weights", default="auto", choices=["auto", "fp32", "bf16"], help="default auto")
-    parser.add_argument("--json", action="store_true", help="print steps and both records as JSON, and no story")
-    parser.add_argument("--html", metavar="FILE", help="write the live page with this run into one file")
+    parser.add_argument("--a", default=A_PROMPT, metavar="TEXT", help="A's prompt")
+    parser.add_argument("--b", default=B_PROMPT, metavar="TEXT", help="B's prompt")
+    parser.add_argument("--same-prompt", action="store_true", help="give B the same prompt as A")
+    parser.add_argument(
+        "--a-tokens", type=int, default=40, metavar="N", help="maximum tokens of A's answer (default 40)"
+    )
+    parser.add_argument(
+        "--b-tokens", type=int, default=40, metavar="N", help="maximum tokens of B's answer (default 40)"
+    )
+    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="memory for state (KV cache), 2GiB or "
+                        "40blocks; default: so little that B has to wait for space")  # fmt: skip
+    parser.add_argument(
+        "--step-tokens", type=int, default=64, metavar="N", help="maximum positions per step (default 64)"
+    )
+    parser.add_argument(
+        "--seats", type=int, default=2, metavar="N", help="maximum number of active sequences (default 2)"
+    )
+    parser.add_argument(
+        "--prefix-cache", action="store_true", help="reuse the state of known prefixes (prefix caching)"
+    )
+    parser.add_argument("--cancel", type=_cancel, metavar="A@5", help="cancel A (or B) after that many tokens")
+    parser.add_argument(
+        "--weights", default="auto", choices=["auto", "fp32", "bf16"], help="data type of the weights (default auto)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the steps and both records as JSON instead of the story"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the live page of this run to one HTML file")
 
 
 def _memory(text: str) -> Memory:
@@ -56,12 +70,12 @@ def _memory(text: str) -> Memory:
 def _cancel(text: str) -> tuple[str, int]:
     match = re.fullmatch(r"([AB])@([1-9]\d*)", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like A@5: A or B, and after how many tokens")
+        raise argparse.ArgumentTypeError(f"{text!r} is not like A@5 (A or B, and a number of tokens)")
     return match[1], int(match[2])
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """One model, loaded once: what it is, and the process's memory before and after, in bytes."""
 
     executor: Any
@@ -82,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     options = pair_options(args.seats, args.step_tokens, args.prefix_cache)
     for name in ("a_tokens", "b_tokens"):
         if getattr(args, name) < 1:
-            raise ConfigError("--" + name.replace("_", "-"), f"needs at least 1, got {getattr(args, name)}")
+            raise ConfigError("--" + name.replace("_", "-"), f"must be at least 1, got {getattr(args, name)}")
     texts = {"A": utf8("--a", args.a), "B": args.a if args.same_prompt else utf8("--b", args.b)}
     files, prompts = _prompts(args.model, environment, texts)
     pair = Pair(prompts, {"A": args.a_tokens, "B": args.b_tokens}, options, args.cancel)
@@ -90,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     blocks = loaded.executor.blocks
     for name in "AB":
         if (need := pair.need(name)[1]) > blocks:
-            raise ConfigError("--memory", f"{name} needs {need} blocks in the end, and the pool has {blocks}")
+            raise ConfigError("--memory", f"{name} needs {need} blocks by its end, and the pool has {blocks}")
     _introduce(console, loaded, pair, blocks)
     answers = pair.run(loaded.executor, blocks, lambda line: console.print("  " + line, soft_wrap=True, markup=False))
     _conclude(console, pair, loaded, answers, _decoder(files))
@@ -130,7 +144,7 @@ def _blocks(memory: Memory | None, pair: Any) -> Memory:
     return Memory(blocks=pair.tight_blocks()) if memory is None or memory.auto else memory
 
 
-def _load(files: Any, environment: Environment, weights: str, memory: Memory) -> Loaded:
+def _load(files: Any, environment: Environment, weights: str, memory: Memory) -> LoadedModel:
     import psutil
 
     from headway.artifacts.cache import Cache
@@ -149,19 +163,19 @@ def _load(files: Any, environment: Environment, weights: str, memory: Memory) ->
             weights=weights,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    return Loaded(executor, files, before, process.memory_info().rss)
+    return LoadedModel(executor, files, before, process.memory_info().rss)
 
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
-def _introduce(console: Console, loaded: Loaded, pair: Any, blocks: int) -> None:
+def _introduce(console: Console, loaded: LoadedModel, pair: Any, blocks: int) -> None:
     facts = loaded.executor.facts
     console.print(f"[bold]One model, loaded once[/bold]: {facts.name}, {_mib(facts.weights_bytes)} of weights in "
                   f"{facts.weights_format}. This process held {_mib(loaded.before)} before and {_mib(loaded.after)} "
                   "now; both requests use the same weights.", soft_wrap=True)  # fmt: skip
-    console.print("\n[bold]What each needs of its own[/bold]: state for its positions, in blocks of "
+    console.print("\n[bold]What each needs of its own[/bold]: state (KV cache) for its positions, in blocks of "
                   f"{pair.block_tokens} ({_mib(facts.block_bytes * blocks)} reserved: {blocks} blocks).",
                   soft_wrap=True)  # fmt: skip
     for name in "AB":
@@ -171,17 +185,17 @@ def _introduce(console: Console, loaded: Loaded, pair: Any, blocks: int) -> None
     console.print(f"\n[bold]What happens[/bold] (a step evaluates at most {pair.options.step_tokens} positions)")
 
 
-def _conclude(console: Console, pair: Any, loaded: Loaded, answers: dict[str, list[int]], decode: Any) -> None:
+def _conclude(console: Console, pair: Any, loaded: LoadedModel, answers: dict[str, list[int]], decode: Any) -> None:
     from headway.story.tell.narration import strip_chart
 
-    console.print("\n[bold]What they said[/bold]")
+    console.print("\n[bold]What they answered[/bold]")
     for name in "AB":
         console.print(f"  {name}: {decode(answers[name]).strip() or '(nothing)'}", soft_wrap=True, markup=False)
     console.print("\n[bold]Every step[/bold]  P prefill, d decode, r recompute, w waits, . over", highlight=False)
     for line in strip_chart(pair.narrator.strips):
         console.print("  " + line, markup=False, soft_wrap=True)
-    console.print("\n[bold]A question.[/bold] When one of the two was over, what of it could remain, and what had to "
-                  "stay for the other?", soft_wrap=True)  # fmt: skip
+    console.print("\n[bold]A question.[/bold] When one of the two had ended, what of it could remain, and what had "
+                  "to stay for the other?", soft_wrap=True)  # fmt: skip
     if sys.stdin.isatty() and not console.quiet:
         with contextlib.suppress(EOFError):  # Ctrl-D is as good as Enter
             console.input("  Think, then press Enter … ")
@@ -189,7 +203,7 @@ def _conclude(console: Console, pair: Any, loaded: Loaded, answers: dict[str, li
         console.print("  " + line, soft_wrap=True, markup=False)
 
 
-def _as_json(pair: Any, loaded: Loaded, answers: dict[str, list[int]], decode: Any) -> dict[str, Any]:
+def _as_json(pair: Any, loaded: LoadedModel, answers: dict[str, list[int]], decode: Any) -> dict[str, Any]:
     facts = loaded.executor.facts
     return {
         "model": facts.name,

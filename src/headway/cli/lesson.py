@@ -16,24 +16,26 @@ from headway.cli.console import make_console
 from headway.core.config import Environment, yielding_threads
 from headway.core.errors import ConfigError
 from headway.lessons.course import LESSONS, lesson
-from headway.lessons.lesson import Answer, Asked, Lesson, Measured, Question, Table
+from headway.lessons.lesson import Answer, ClosingQuestion, Lesson, Measured, Question, Table
 from headway.lessons.model import Model
 from headway.lessons.pages import MODELLED, check_pages, columns, shown, words, write_pages
 from headway.lessons.questions import questions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("number", nargs="?", type=int, metavar="N", help="which lesson; without it they are listed")
-    parser.add_argument("--all", action="store_true", help="all lessons in order, and five questions at the end")
-    parser.add_argument("--answer", metavar="VALUE", help="your prediction, asked for otherwise at a terminal")
-    parser.add_argument("--json", action="store_true", help="print question, prediction, numbers and code as JSON")
-    parser.add_argument("--pages", metavar="FOLDER", help="write what was measured as pages into this folder")
+    parser.add_argument("number", nargs="?", type=int, metavar="N", help="which lesson; without it, list them")
+    parser.add_argument("--all", action="store_true", help="run all lessons in order, with five questions at the end")
+    parser.add_argument("--answer", metavar="VALUE", help="your prediction; otherwise asked for at a terminal")
+    parser.add_argument(
+        "--json", action="store_true", help="print the question, prediction, numbers and code as JSON"
+    )
+    parser.add_argument("--pages", metavar="FOLDER", help="write what was measured as pages in this folder")
 
 
 def run(args: argparse.Namespace) -> int:
     """Raises ConfigError for options that cannot work together or cannot be written to, or an invalid
     prediction; ArtifactError when
-    a lesson's model cannot be brought here."""
+    a lesson's model cannot be obtained."""
     _check(args)
     yielding_threads()
     environment = Environment.read()
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = LESSONS if args.all else (lesson(args.number),)
     if args.pages is not None:
         if not args.pages:
-            raise ConfigError("--pages", "is empty; name a folder")
+            raise ConfigError("--pages", "is empty; give a folder")
         check_pages(Path(args.pages), chosen, with_questions=args.all)
     given = None if args.answer is None else _given(chosen[0].question, args.answer)
     model = Model(environment.cache)
@@ -68,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if args.all and args.number is not None:
-        raise ConfigError("--all", f"runs every lesson; leave {args.number} or --all away")
+        raise ConfigError("--all", f"runs every lesson; leave out {args.number} or --all")
     for name in ("answer", "pages"):
         if getattr(args, name) is not None and args.number is None and not (args.all and name == "pages"):
-            raise ConfigError(f"--{name}", f"goes with one lesson, `headway lesson N --{name} …`; name its number")
+            raise ConfigError(f"--{name}", f"requires a lesson: `headway lesson N --{name} …`")
 
 
 def _given(question: Question, text: str) -> Answer:
@@ -105,10 +107,10 @@ class Teller:
             self._say("", f"[dim]{whose}[/dim]")
             self.console.print(_grid(found.observed))
         self._verdict(lesson.question, found.answer, prediction)
-        self._plain("", *found.why, "", "Where it is written:")
+        self._plain("", *found.why, "", "In the code:")
         self._plain(*(f"  src/headway/{code.file}  {code.function}" for code in lesson.code), "")
 
-    def close(self, number: int, asked: Asked) -> Answer | None:
+    def close(self, number: int, asked: ClosingQuestion) -> Answer | None:
         """One of the closing questions, with its answer. Returns the prediction."""
         self._say(f"[bold]Question {number}[/bold]")
         self._pose(asked.question)
@@ -138,7 +140,7 @@ class Teller:
     def _verdict(self, question: Question, answer: Answer, prediction: Answer | None) -> None:
         self._plain("", f"Measured: {question.words(answer)}.")
         if prediction is not None:
-            right = "right" if prediction == answer else "not so"
+            right = "right" if prediction == answer else "wrong"
             self._plain(f"You predicted: {question.words(prediction)}: {right}.")
 
     def _say(self, *lines: str) -> None:
@@ -197,11 +199,13 @@ def _lesson_view(lesson: Lesson, found: Measured, prediction: Answer | None) -> 
     }
 
 
-def _question_view(asked: Asked, prediction: Answer | None) -> dict[str, Any]:
+def _question_view(asked: ClosingQuestion, prediction: Answer | None) -> dict[str, Any]:
     return {**_question(asked.question, prediction, asked.answer), "why": asked.why}
 
 
-def _write(console: Console, folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[Asked]) -> None:
+def _write(
+    console: Console, folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[ClosingQuestion]
+) -> None:
     from headway.bench.machine import machine
 
     told = machine()

@@ -12,13 +12,15 @@ from headway.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a model to fetch and describe (any form of name)")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="a model to fetch and describe (a name of any form that serve takes)"
+    )
     parser.add_argument("--offline", action="store_true", help="download nothing")
     parser.add_argument(
         "--clean",
         action="store_true",
-        help="remove the converted weights that no running server uses (downloads stay; they are converted again "
-        "when they are next served)",
+        help="remove the converted weights that no running server uses (downloads are kept, and converted again when "
+        "next served)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -27,7 +29,9 @@ def run(args: argparse.Namespace) -> int:
     environment = Environment.read()
     if args.clean:
         if args.name is not None:
-            raise ConfigError("--clean", f"it removes all converted weights, not those of {args.name}; give no NAME")
+            raise ConfigError(
+                "--clean", f"removes all converted weights, not only those of {args.name}; leave out NAME"
+            )
         freed = clean(environment)
         print(json.dumps(freed, indent=2)) if args.json else _print_freed(freed)
         return 0
@@ -65,10 +69,10 @@ def aliases(environment: Environment) -> list[dict[str, Any]]:
 def clean(environment: Environment) -> dict[str, Any]:
     """Remove converted weights that are in nobody's use. Returns what went and what stayed, in bytes."""
     from headway.artifacts.cache import Cache
-    from headway.artifacts.converted import Converted
+    from headway.artifacts.converted import ConvertedWeights
 
     folder = Cache.at(environment.cache).converted
-    cleaned = Converted(folder).clean()
+    cleaned = ConvertedWeights(folder).clean()
     sides = {"removed": cleaned.removed, "kept": cleaned.kept}
     return {
         "folder": str(folder),

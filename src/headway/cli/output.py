@@ -14,16 +14,16 @@ def check_output(option: str, path: Path) -> None:
     """Raises ConfigError, before any work is done, if nothing could be written to `path`, or if that would destroy an
     event log. An earlier output is written over, through a link too, as by any command."""
     if path.is_dir():
-        raise ConfigError(option, f"{path} is a folder; name a file")
+        raise ConfigError(option, f"{path} is a folder; give a file")
     if not path.parent.is_dir():
-        raise ConfigError(option, f"{path} cannot be written: there is no folder {path.parent}")
+        raise ConfigError(option, f"{path} cannot be written: {path.parent} is not an existing folder")
     if path.exists():
         if not os.access(path, os.W_OK):
-            raise ConfigError(option, f"{path} cannot be written: it may not be changed")
+            raise ConfigError(option, f"{path} cannot be written: permission denied")
         if stat.S_ISREG(path.stat().st_mode) and is_event_log(path):
-            raise ConfigError(option, f"{path} is an event log; name another file")
+            raise ConfigError(option, f"{path} is an event log; choose another file")
     elif not os.access(path.parent, os.W_OK):
-        raise ConfigError(option, f"{path} cannot be written: nothing may be added to the folder {path.parent}")
+        raise ConfigError(option, f"{path} cannot be written: the folder {path.parent} is not writable")
 
 
 def write_output(option: str, path: Path, data: bytes) -> None:

@@ -46,8 +46,8 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
     }
     if model.blocks:
         rows["pool"] = (
-            f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, state in "
-            f"{facts.state_format}"
+            f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, "
+            f"state (KV cache) in {facts.state_format}"
         )
         rows["seats"] = f"{model.seats} sequences"
     return rows | {"step budget": f"{model.step_tokens} positions", "context": f"{model.max_context:,} positions"}
@@ -55,19 +55,23 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
 
 def curl(model: ReadyModel, url: str, *, keyed: bool) -> str:
     """A line to copy; a server with a key (`keyed`) takes it from the shell's HEADWAY_API_KEY."""
-    path, body = _EXAMPLES[model.facts.pattern]
+    path, body = _EXAMPLES[model.facts.output]
     key = ' -H "authorization: Bearer $HEADWAY_API_KEY"' if keyed else ""
     data = json.dumps({"model": model.name} | body)
     return f"curl {url}{path}{key} -H 'content-type: application/json' -d '{data}'"
 
 
-#: By pattern: where a request goes, and what it says.
+#: By what comes out: where a request goes, and what it says.
 _EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
-    "text": (
+    "tokens": (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0},
     ),
-    "embed": ("/v1/embeddings", {"input": "The capital of France is Paris."}),
+    "vector": ("/v1/embeddings", {"input": "The capital of France is Paris."}),
+    "score": (
+        "/v1/rerank",
+        {"query": "What is the capital of France?", "documents": ["Paris is its capital.", "It rained all day."]},
+    ),
 }
 
 

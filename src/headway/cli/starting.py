@@ -89,8 +89,8 @@ def _warn_of_any_origin(options: ServeOptions, console: Console) -> None:
     if ANY in options.allow_origin:
         open_to_all = "" if options.api_key else ", without a key"
         console.print(
-            "Warning: with --allow-origin * every web page may use this server from a browser that reaches it"
-            f"{open_to_all}. Better name the origins that need it.",
+            "Warning: --allow-origin * lets every web page use this server from any browser that can reach it"
+            f"{open_to_all}. List the origins that need access instead.",
             style="yellow", soft_wrap=True, highlight=False, markup=False,
         )  # fmt: skip
 
@@ -103,8 +103,8 @@ def _event_log(options: ServeOptions, model: str, console: Console) -> EventLog 
 
     def on_failure(reason: str) -> None:
         console.print(
-            f"The event log {path} ended: {reason}. Serving goes on without it; headway_event_log_lost_events_total "
-            "counts what it lacks, and a restart begins a new one.",
+            f"The event log {path} failed: {reason}. Serving continues without it; "
+            "headway_event_log_lost_events_total counts the lost events, and a restart begins a new log.",
             soft_wrap=True,
             markup=False,
         )

@@ -64,7 +64,7 @@ def utf8(option: str, text: str) -> str:
     except UnicodeEncodeError as error:
         shown = "".join(map(_escaped, text[error.start : error.end]))
         raise ConfigError(
-            option, f"it holds {shown} at character {error.start + 1}, which is not UTF-8; convert it first"
+            option, f"contains {shown} at character {error.start + 1}, which is not UTF-8; convert it first"
         ) from None
     return text
 

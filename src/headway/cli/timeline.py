@@ -23,11 +23,13 @@ VIEWER = "https://ui.perfetto.dev"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="*", help="these requests only, and the steps of their time")
+    parser.add_argument("id", metavar="ID", nargs="*", help="only these requests, and the steps of their lifetime")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default="trace.json", help="default: trace.json; - is stdout"
+        "-o", "--output", metavar="FILE", default="trace.json", help="output file (default trace.json); - is stdout"
     )
-    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
+    parser.add_argument(
+        "--log", metavar="FILE", help="read an event log (serve --event-log) instead of a running server"
+    )
     add_options(parser, ClientOptions)
 
 
@@ -81,7 +83,7 @@ class Reading:
         for asked in ids:
             named = [life for plain in plain_ids(asked) for life in self.timeline.named(plain)]
             if not named:
-                raise HeadwayError(f"{self.where} tells of no request {asked!r}{self._since()}")
+                raise HeadwayError(f"{self.where} has no request {asked!r}{self._since()}")
             found += named
         return list(dict.fromkeys(found))
 
@@ -91,9 +93,7 @@ class Reading:
         lines = [f"{count} request{'' if count == 1 else 's'} of {self.where} in {output}: open it at {VIEWER}"]
         unknown = len(self.timeline.unknown())
         if unknown:
-            lines.append(
-                f"{unknown} more have no track: they arrived earlier than the events that are kept{self._since()}"
-            )
+            lines.append(f"{unknown} more have no track: they arrived before the events that are kept{self._since()}")
         return lines
 
     def _since(self) -> str:

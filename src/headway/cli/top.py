@@ -5,24 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import json
 import os
 import queue
 import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
-from headway.cli.client import NotHeadway, fetch, fetch_bytes, served_model
+from headway.cli.client import Model, served_models
 from headway.cli.console import make_console
 from headway.cli.events import Item, Missed, connected, logged, tail
 from headway.cli.screen import screen
@@ -31,6 +30,7 @@ from headway.core.config import add_arguments as add_options
 from headway.core.errors import HeadwayError
 from headway.story.reduce.board import Board
 from headway.story.sinks.log import LogFile
+from headway.story.tell.boardview import BoardView
 
 _REFRESH_S = 0.25
 _RETRY_S = (0.5, 1.0, 2.0, 5.0)
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
         return watch(console, options, path)
     watching = from_server(options) if path is None else from_log(path)
     if args.json:
-        view = watching.board.view(watching.now_ns(), steps=60, requests=_MOST_IN_JSON, ended=20)
-        print(json.dumps({"source": watching.where} | view, indent=2))
+        view = watching.view(steps=60, requests=_MOST_IN_JSON, ended=20)
+        print(msgspec.json.format(msgspec.json.encode(view), indent=2).decode())
         return 0
     console.print(*watching.lines(*console.size, note=""), sep="\n", soft_wrap=True)
     return 0
@@ -64,39 +64,21 @@ def run(args: argparse.Namespace) -> int:
 # -- what is watched ------------------------------------------------------------------------------------------
 
 
-class _Blocks(msgspec.Struct):
-    total: int
-
-
-class _Pool(msgspec.Struct):
-    blocks: _Blocks
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a server says of itself, for when its ring has forgotten `Loaded`."""
-
-    model: str
-    blocks: int
-    seats: int | None
-
-
 class Watching:
-    """The board of one source. `where` names it; `clock` is its time now, if it can be known."""
+    """The board of one source. `where` names it; `clock` is its time now, if it can be known; `models` are served by
+    it, in case the events do not go back to their loading."""
 
-    def __init__(self, where: str, facts: Facts | None = None) -> None:
+    def __init__(self, where: str, models: Sequence[Model] = ()) -> None:
         self.where = where
         self.clock: Callable[[], int] | None = None
         self._missed: Missed | None = None
         self._lost = ""
-        self._facts = facts
+        self._models = models
         self._begin()
 
     def _begin(self) -> None:
-        self.board = Board()
-        if self._facts is not None:
-            self.board.model, self.board.blocks = self._facts.model, self._facts.blocks
-            self.board.seats = self._facts.seats
+        loaded = [model.headway for model in self._models if model.headway is not None]
+        self.board = Board(model=self._models[0].id if self._models else "", loaded=loaded)
 
     def take(self, number: int, item: Item) -> None:
         """Fold one event. Where some are missing a story begins anew: the rest of the old one is not known."""
@@ -110,7 +92,7 @@ class Watching:
         """One of the things that a feed tells. Raises it if it is an error."""
         match news:
             case Opened():
-                self._facts, self.clock, self._lost = news.facts, news.clock, ""
+                self._models, self.clock, self._lost = news.models, news.clock, ""
                 if not self.board.last:
                     self._begin()
             case Lost(reason=reason):
@@ -134,16 +116,20 @@ class Watching:
         """The source's time; of a log its last event's."""
         return max(self.board.newest_at, self.clock() if self.clock else 0)
 
-    def lines(self, width: int, height: int, note: str) -> list[Any]:
+    def view(self, *, steps: int, requests: int, ended: int) -> BoardView:
+        """As of now, at most so many of each."""
+        return self.board.view(self.now_ns(), source=self.where, steps=steps, requests=requests, ended=ended)
+
+    def lines(self, width: int, height: int, note: str) -> list[Text]:
         """The screen now."""
         rows = min(_MOST_ROWS, height)
-        view = self.board.view(self.now_ns(), steps=max(rows, width), requests=rows, ended=8)
-        return list(screen(view, width, height, self.where, note))
+        view = self.view(steps=max(rows, width), requests=rows, ended=8)
+        return screen(view, width, height, self.where, note)
 
 
 def from_server(options: ClientOptions) -> Watching:
     """All that a server's ring tells, as of now. Raises NoServer, HeadwayError."""
-    watching = Watching(options.url, facts(options))
+    watching = Watching(options.url, served_models(options))
     with connected(options, until_now=True) as connection:
         watching.clock = connection.now_ns
         for number, item in connection.items():
@@ -154,23 +140,10 @@ def from_server(options: ClientOptions) -> Watching:
 def from_log(path: Path) -> Watching:
     """All that a log tells, as of its last event. Raises LogError."""
     log = LogFile.open(path)
-    watching = Watching(str(path), Facts(log.head.model, 0, None))
+    watching = Watching(str(path), (Model(log.head.model),))
     for number, event in logged(log):
         watching.take(number, event)
     return watching
-
-
-def facts(options: ClientOptions) -> Facts:
-    """Raises NoServer, HeadwayError."""
-    model = served_model(options).id
-    blocks = fetch(options, "/v1/pool", _Pool).blocks.total
-    try:
-        text = fetch_bytes(options, "/metrics").decode()
-        families = {family.name: family.samples for family in text_string_to_metric_families(text)}
-    except ValueError as error:
-        raise NotHeadway(f"{options.url}/metrics", f"answers no metrics ({error})") from error
-    seats = sum(int(sample.value) for sample in families.get("headway_seats", []))
-    return Facts(model, blocks, seats or None)
 
 
 # -- watching it go on ----------------------------------------------------------------------------------------
@@ -180,7 +153,7 @@ def facts(options: ClientOptions) -> Facts:
 class Opened:
     """Events come now. `clock` is the source's time, if it can be known."""
 
-    facts: Facts
+    models: Sequence[Model]
     clock: Callable[[], int] | None
 
 
@@ -231,7 +204,7 @@ def feed_from_server(options: ClientOptions, tell: Callable[[News], None], over:
     waits = iter(_RETRY_S)
     while not over.is_set():
         try:
-            known = facts(options)
+            known = served_models(options)
             with connected(options, last_id) as connection:
                 tell(Opened(known, connection.now_ns))
                 opened, waits = True, iter(_RETRY_S)
@@ -256,7 +229,7 @@ def feed_from_server(options: ClientOptions, tell: Callable[[News], None], over:
 def feed_from_log(path: Path, tell: Callable[[News], None], over: threading.Event) -> None:
     """Tell what a log tells, and what is appended to it. A log that cannot be read is the end."""
     try:
-        tell(Opened(Facts(LogFile.open(path).head.model, 0, None), None))
+        tell(Opened((Model(LogFile.open(path).head.model),), None))
         for found in tail(path, lambda: not over.is_set()):
             if found is not None:
                 tell(found)

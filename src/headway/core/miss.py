@@ -10,7 +10,7 @@ import msgspec
 class Miss(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why reuse ended where it did.
 
-    off       prefix reuse is switched off
+    off       prefix caching is off
     none      no known prefix starts like this one (a foreign salt reads the same)
     differs   a known prefix agrees up to position `at`, not further
     evicted   the block that starts at position `at` was known and has been evicted

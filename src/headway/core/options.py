@@ -33,6 +33,7 @@ _ORIGIN = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>(\*\.)?[a-z0-9._-]+|\*|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}|\*))?"
 )
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 #: Numbers travel as 64 bits, and become clock readings in nanoseconds on their way.
 _MOST, _MOST_DIGITS = (1 << 31) - 1, 40
 
@@ -82,43 +83,50 @@ def whole(text: str) -> int:
     if not _WHOLE.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is not a whole number")
     if len(text) > _MOST_DIGITS or abs(number := int(text)) > _MOST:
-        raise ValueError(f"{text} is more than any option can be; the most is {_MOST}")
+        raise ValueError(f"{text} is too large; the maximum is {_MOST}")
     return number
 
 
+def decimal(text: str) -> float:
+    """Parse a number like 2 or 1.5."""
+    if not _DECIMAL.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a number like 2 or 1.5")
+    return float(text)
+
+
 def key(text: str) -> str:
-    """A key travels in a header. What was given is never shown, here or anywhere."""
+    """A key is sent in a header, and never shown, here or anywhere."""
     if not text:
-        raise ValueError("the key is empty; give one, or leave the option away to need none")
+        raise ValueError("the key is empty; give one, or leave the option out to require none")
     if not _KEY.fullmatch(text):
-        raise ValueError("the key must be visible ASCII characters, without spaces or line breaks")
+        raise ValueError("the key must be printable ASCII characters, without spaces or line breaks")
     if len(text) > _MOST_KEY:
-        raise ValueError(f"the key is {len(text)} characters long; at most {_MOST_KEY} go into a header")
+        raise ValueError(f"the key is {len(text)} characters long; the maximum is {_MOST_KEY}")
     return text
 
 
 def file_name(text: str) -> str:
-    """A file that is written; whether it can be is seen when it is."""
+    """A file to be written; whether it can be written shows when it is."""
     if "\0" in text:
-        raise ValueError(f"{text!r} holds a NUL character, which no path can")
+        raise ValueError(f"{text!r} contains a NUL character")
     if text.endswith(("/", os.sep)):
-        raise ValueError(f"{text!r} names a folder; name a file in it")
+        raise ValueError(f"{text!r} is a folder; give a file")
     return text
 
 
 def model_name(text: str) -> str:
     """A model's name goes into every answer, as UTF-8."""
     if not text.isprintable():  # half of a surrogate pair is not: it stands for a byte that is not UTF-8
-        raise ValueError(f"{text!r} holds bytes that are not UTF-8, or control characters")
+        raise ValueError(f"{text!r} contains control characters, or bytes that are not UTF-8")
     return text
 
 
 def server_url(text: str) -> str:
-    """Where a server is, without what follows its address: `/v1`, with which OpenAI's clients want it, goes. Raises
+    """A server's URL without a trailing `/v1`, which OpenAI's clients expect. Raises
     ValueError."""
     example = "a server's URL is like http://127.0.0.1:8000"
     if not text.isprintable() or " " in text:
-        raise ValueError(f"{text!r} holds spaces or characters that no URL has; {example}")
+        raise ValueError(f"{text!r} contains characters that a URL cannot have; {example}")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -129,7 +137,7 @@ def server_url(text: str) -> str:
         meant = f"; did you mean http://{text}?" if "://" not in text else f"; {example}"
         raise ValueError(f"{text!r} does not begin with http:// or https://{meant}")
     if not parts.hostname or port == 0:
-        raise ValueError(f"{text!r} names no {'port' if parts.hostname else 'host'}; {example}")
+        raise ValueError(f"{text!r} has no {'valid port' if parts.hostname else 'host'}; {example}")
     if parts.query or parts.fragment or text.endswith(("?", "#")):
         raise ValueError(f"{text!r} has a {'fragment' if '#' in text else 'query'}; {example}")
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -141,15 +149,15 @@ def origin(text: str) -> str:
     if text in ("*", "file://"):
         return text
     if text.lower() == "null":
-        raise ValueError("'null' is an origin that any page can take (by a sandboxed frame); * admits every page")
+        raise ValueError("'null' is an origin that any page can have (in a sandboxed frame); * allows every page")
     match = _ORIGIN.fullmatch(text.lower())
     if match is None:
         raise ValueError(
             f"{text!r} is not an origin like https://example.com, http://localhost:* or app://obsidian.md, "
-            "without a path; * admits every page"
+            "without a path; * allows every page"
         )
     if match["host"] == "*" and match["scheme"] in ("http", "https"):
-        raise ValueError(f"{text!r} would admit nearly every page; name a host, or * for every page")
+        raise ValueError(f"{text!r} would allow nearly every page; give a host, or * for every page")
     own = {"http": "80", "https": "443"}.get(match["scheme"])
     port = f":{match['port']}" if match["port"] not in (None, own) else ""
     return f"{match['scheme']}://{match['host']}{port}"
@@ -258,7 +266,7 @@ def _from_file(cls: type, file: str) -> _Given:
     for key, value in table.items():
         name = key.replace("_", "-")
         if name not in known:
-            raise ConfigError("--config", f"{file} has the key {key!r}, which is no option{close_match(name, known)}")
+            raise ConfigError("--config", f"{file} has the unknown key {key!r}{close_match(name, known)}")
         given[known[name]] = (value, Path(file).name)
     return given
 
@@ -283,12 +291,12 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
     try:
         if not isinstance(raw, str | int | float):
             shown = "what was given" if spec.secret else f"{raw!r}"
-            raise ValueError("is an empty list; leave it away" if raw == [] else f"{shown} is not one value")
-        if not isinstance(raw, str) and spec.parse not in (whole, switch):
+            raise ValueError("is an empty list; leave it out" if raw == [] else f"{shown} is not one value")
+        if not isinstance(raw, str) and spec.parse not in (whole, decimal, switch):
             shown = "the key" if spec.secret else str(raw).lower()
             raise ValueError(f"{shown} must be text, in quotes")
         if raw == "" and not spec.secret:
-            raise ValueError("is empty; give a value, or leave it away")
+            raise ValueError("is empty; give a value, or leave it out")
         value = spec.parse(str(raw))
         _check_limits(spec, value)
     except ValueError as error:
@@ -301,9 +309,9 @@ def _check_limits(spec: Spec, value: Any) -> None:
     if spec.choices and value not in spec.choices:
         raise ValueError(f"{value!r} is not one of {', '.join(spec.choices)}" + close_match(value, spec.choices))
     if spec.low is not None and value < spec.low:
-        raise ValueError(f"needs at least {spec.low}, got {value}")
+        raise ValueError(f"must be at least {spec.low}, got {value}")
     if spec.high is not None and value > spec.high:
-        raise ValueError(f"needs at most {spec.high}, got {value}")
+        raise ValueError(f"must be at most {spec.high}, got {value}")
 
 
 def check(options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What one step evaluates, and what came of it: the only words between the engine and an executor.
+"""What one step evaluates, and its results: all that the engine and an executor say to each other.
 
 A plan holds positions, token ids and block numbers. It knows no request: an executor cannot depend on who asked.
 """
@@ -100,7 +100,8 @@ class Score:
 class Span:
     """Consecutive positions of one sequence, evaluated in one step.
 
-    tokens   the inputs at positions `start` … `start + len(tokens) - 1`; the last `drafts` of them are guesses
+    tokens   the inputs at positions `start` … `start + len(tokens) - 1`; the last `drafts` of them are
+             guesses (speculative decoding)
     blocks   the sequence's block table, in order; it covers every position up to the span's end, and state for
              positions before `start` is already there
     draws    tokens to choose after the last position; empty when the span ends before the newest known token.
@@ -143,7 +144,7 @@ class Evaluate:
 
     @property
     def rows(self) -> int:
-        """How many vectors come of it."""
+        """How many vectors it results in."""
         return len(self.tokens) if self.raw else len(self.pools) or 1
 
     @property
@@ -208,7 +209,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SpanResult:
-    """What came of a span.
+    """The result of a span.
 
     tokens     one per draw in order, or, with `drafts`, the accepted drafts followed by one more token (so between 1
                and drafts + 1)
@@ -223,31 +224,31 @@ class SpanResult:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """What came of an `Evaluate`: its vectors one after another (`Evaluate.rows`), fp32 values, little-endian. What a
-    cross-encoder makes of a pair is a vector of one value, its score."""
+    """The result of an `Evaluate`: its vectors one after another (`Evaluate.rows`), fp32 values, little-endian. A
+    cross-encoder's result for a pair is a vector of one value, its score."""
 
     values: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """What came of an `Encode` or an `Update`: it is in its slot, and nothing leaves."""
+    """The result of an `Encode` or an `Update`: it is in its slot, and nothing leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """What came of a `DecodePixels`."""
+    """The result of a `DecodePixels`."""
 
     data: bytes
 
 
-#: What came of one item, by pattern.
+#: The result of one item, by pattern.
 ItemResult: TypeAlias = SpanResult | Vector | Latent | Pixels
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`results[i]` is what came of `plan.items[i]`. `spoiled` are the places of items whose numbers came out not
+    """`results[i]` is the result of `plan.items[i]`. `spoiled` are the places of items whose numbers came out not
     finite (NaN or infinite): their results have no meaning, and what they wrote is empty again, for what comes to lie
     there next."""
 

@@ -64,6 +64,11 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     deadline_ms: float | None = None
 
+    @property
+    def positions(self) -> int:
+        """Positions of all that it brings to be evaluated."""
+        raise NotImplementedError
+
 
 class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     """A prompt that is to be continued.
@@ -98,11 +103,11 @@ class TextRequest(NewRequest, frozen=True, kw_only=True, tag="text"):
     def check(self, vocab: int) -> None:
         """Raises InvalidRequest for a prompt or a number that is invalid for a model of `vocab` tokens."""
         if not self.prompt:
-            raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+            raise InvalidRequest("prompt", "the prompt is empty; at least one token is required")
         if not 1 <= self.n <= MOST:
-            raise InvalidRequest("n", f"n is {self.n}; at least 1 is needed, and at most {MOST} may be asked for")
+            raise InvalidRequest("n", f"n is {self.n}; it must be from 1 to {MOST}")
         if self.max_tokens is not None and not 1 <= self.max_tokens <= MOST:
-            message = f"max_tokens is {self.max_tokens}; at least 1 is needed, at most {MOST} (null means what fits)"
+            message = f"max_tokens is {self.max_tokens}; it must be from 1 to {MOST} (null means what fits)"
             raise InvalidRequest("max_tokens", message)
         if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
             most = "" if self.max_tokens is None else f" to max_tokens, {self.max_tokens}"
@@ -140,6 +145,10 @@ class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
     prompt: tuple[int, ...]
     updates: int
     seed: int = 0
+
+    @property
+    def positions(self) -> int:
+        return len(self.prompt)
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
@@ -193,7 +202,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens of one sequence (see `policy/drafts.py`)."""
+    """Guesses the next tokens of one sequence for speculative decoding (see `policy/drafts.py`)."""
 
     def guess(self, tokens: list[int]) -> list[int]:
         """Guesses for the tokens after `tokens`, the sequence's known ones. It is asked before each decode position,
@@ -206,7 +215,7 @@ class Drafter(Protocol):
 
 
 class Guide(Protocol):
-    """Keeps one sequence within a grammar (see `text/grammar/guide.py`)."""
+    """Constrains one sequence to a grammar (see `text/grammar/guide.py`)."""
 
     @property
     def complete(self) -> bool:

@@ -1,7 +1,7 @@
 """The answer to "why not now": a value with numbers, from the rule that produced it to the user, unchanged.
 
-A verdict is one of three. `Go` names what was granted. `Wait` names what is awaited (`on`), the rule that said
-so, and how much is missing. `Never` says that waiting would not help, and which limit is in the way.
+A verdict is one of three. `Go` says what was granted. `Wait` says what is awaited (`on`), which rule said so,
+and how much is missing. `Never` says that waiting would not help, and which limit is exceeded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The engine: one loop over the served models, and the only place where a request changes.
+"""The engine: one loop over the served models, and the only place where a request changes. Requests join and leave
+between steps (continuous batching).
 
     step() = plan() + executor.run() + commit()
 
-`plan` decides what moves and takes the space for it; `commit` enters what came of it into the books. Requests may be
+`plan` decides what moves and takes the space for it; `commit` enters the results into the books. Requests may be
 added or cancelled between the two. Who waits is decided in `policy/waiting.py`, who is preempted in
 `policy/preempt.py`, who is next in `policy/order.py`, whose step it is in `policy/turns.py`. How a step is put
 together from these is in `engine/planner.py`, where a request is in `engine/queues.py`, and what its progress means
@@ -34,11 +35,11 @@ from headway.core.verdict import Input
 from headway.engine.pattern import Books, Entry
 from headway.engine.planner import Planner
 from headway.engine.served import ServedModel
-from headway.policy.turns import caught_up, next_model
+from headway.policy.turns import Pace, caught_up, next_turn
 from headway.policy.waiting import never
 
 _NOT_FINITE = (
-    "is not finite (NaN or infinity): the model's weights are damaged, or too large for the format that they are "
+    "is not finite (NaN or infinity): the model's weights are damaged, or too large for the data type that they are "
     "served in"
 )
 
@@ -68,7 +69,8 @@ class _Flight:
 
 class Engine:
     """Requests of one or several models, a step of one of them at a time. Synchronous, single-threaded, and free of
-    I/O: executors compute, `clock` tells the time, `emit` receives every event in order."""
+    I/O: executors compute, `clock` tells the time, `emit` receives every event in order. `slowdown` bounds how far
+    other models' steps may stretch the gap between the tokens of one (see `policy/turns.py`); None: no bound."""
 
     def __init__(
         self,
@@ -77,12 +79,14 @@ class Engine:
         *,
         emit: Callable[[AnyEvent], None] | None = None,
         ports: Ports | None = None,
+        slowdown: float | None = None,
     ) -> None:
         self.models = {model.name: model for model in models}
         self.clock = clock
         self.emit = emit or (lambda event: None)
         self.steps = 0
         self._ports = ports or Ports()
+        self._slowdown = slowdown
         self._arrivals = 0
         self._flight: _Flight | None = None
 
@@ -166,11 +170,15 @@ class Engine:
         busy = [model for model in self.models.values() if not model.queues.idle]
         if not busy:
             return None
-        model = busy[next_model([each.share for each in busy])]
         at = self.clock.now_ns()
-        planner = Planner(model, self.steps + 1, at, self.emit)
+        shares, budgets = [each.share for each in busy], [each.options.step_tokens for each in busy]
+        paces = [each.pace(at) for each in busy] if len(busy) > 1 else [Pace(0)]
+        turn = next_turn(shares, paces, budgets, self._slowdown)
+        model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
+        planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
         planner.running()
         planner.admissions()
+        planner.rest()
         if not planner.entries:
             queues = model.queues
             raise StalledError(
@@ -184,7 +192,7 @@ class Engine:
         self._flight = _Flight(model, plan, planner.entries, at)
         for request in self._flight.requests():
             request.in_flight += 1
-        self._fail_the_faulty(self._flight)
+        self._fail_at_dead_ends(self._flight)
         return plan
 
     def commit(self, result: StepResult) -> list[AnyEmission]:
@@ -278,7 +286,7 @@ class Engine:
         """A model is about to be busy again: time that it did not ask for is not saved up."""
         if model.queues.idle:
             others = [other.share for other in self.models.values() if other is not model and not other.queues.idle]
-            model.device_ns = caught_up(model.share, others)
+            model.device_ns, model.stopped_at = caught_up(model.share, others), None
 
     def _live(self, request_id: str) -> tuple[Request, ServedModel]:
         for model in self.models.values():
@@ -295,7 +303,7 @@ class Engine:
             self._release(model, request)
         return model
 
-    def _fail_the_faulty(self, flight: _Flight) -> None:
+    def _fail_at_dead_ends(self, flight: _Flight) -> None:
         """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
         for request in flight.requests():
             fault = flight.model.pattern.fault(request)
@@ -315,7 +323,8 @@ class Engine:
             raise InvariantError("a result arrived while no step is in flight")
         for request in flight.requests():
             request.in_flight -= 1
-        flight.model.device_ns += self.clock.now_ns() - flight.planned_at
+        now = self.clock.now_ns()
+        flight.model.spent(now - flight.planned_at, flight.plan.cost, now)
         return flight
 
     def _settle(self, flight: _Flight) -> list[tuple[Request, str]]:

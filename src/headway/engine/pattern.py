@@ -107,7 +107,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Books:
-    """What came of one step: `emissions` for the callers; the rest is the story, `events` behind the step's own."""
+    """The result of one step: `emissions` for the callers; the rest is the story, `events` behind the step's own."""
 
     at: int
     emissions: list[AnyEmission] = field(default_factory=list)
@@ -127,6 +127,17 @@ class Pattern(Protocol[NewT_contra]):
     @property
     def cost_unit(self) -> Unit:
         """What a step's budget counts."""
+        ...
+
+    @property
+    def yields(self) -> bool:
+        """Whether a running request stands back, every other step, for those who wait: it holds no space that would
+        be free the sooner, and it may have many steps to go."""
+        ...
+
+    @property
+    def paced(self) -> bool:
+        """Whether a caller waits for what each step of a running request brings, as for the next token."""
         ...
 
     # -- before it is queued

@@ -1,4 +1,5 @@
-"""How one step of one model is put together: whole items of the running, divisible ones, admissions, in that order.
+"""How one step of one model is put together: whole items of the running requests (decode positions), divisible ones
+(chunked prefill), admissions, in that order, and last those of the running who stood back for the admitted.
 
 The decisions are the policy's; space is taken here, at once and for good, so a plan never has to be undone. A
 `Planner` lives for one call of `Engine.plan`.
@@ -22,12 +23,16 @@ _NAMED_HOLDERS = 5
 
 
 class Planner:
-    """One step in the making; `left` is what it may still spend, in the unit of the model's pattern."""
+    """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern.
+    `kept` names the model for whose pace that budget was cut."""
 
-    def __init__(self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None]) -> None:
+    def __init__(
+        self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None], budget: int, kept: str = ""
+    ) -> None:
         self.entries: list[Entry] = []
         self.waits: dict[str, Wait] = {}
-        self.left = model.options.step_tokens
+        self.left = budget
+        self._budget, self._kept = budget, kept
         self._model = model
         self._pattern = model.pattern
         self._queues = model.queues
@@ -37,9 +42,10 @@ class Planner:
         self._head: str | None = None
         self._grown: list[Grown] = []
         self._moving: set[int] = set()
+        self._behind: list[Request] = []
         self._holders: tuple[tuple[Holder, ...], int] | None = None
 
-    # -- the three passes ------------------------------------------------------------------------------------
+    # -- the passes ------------------------------------------------------------------------------------------
 
     def running(self) -> None:
         """What holds seats moves first, in order: its whole items, each with the space that it lacks, then what they
@@ -52,6 +58,9 @@ class Planner:
         for request in sorted(self._queues.running, key=self._queues.order):
             if request.stage is not Stage.RUNNING:
                 continue  # preempted a moment ago
+            if self._stands_back(request):
+                self._behind.append(request)
+                continue
             works = self._pattern.works(request)
             divisible += [(request, work) for work in works if not work.whole]
             whole += self._whole(request, [work for work in works if work.whole])
@@ -90,27 +99,40 @@ class Planner:
                 break  # nobody behind may have what is left: it would never be enough for this one
         self._head = head.id if head else None
 
+    def rest(self) -> None:
+        """Whoever stood back for those who wait gets what they left."""
+        for request in self._behind:
+            for _, work in self._whole(request, self._pattern.works(request)):
+                self._put(request, work, work.cost)
+
     def finish(self) -> StepPlan:
         """The plan; tells the story of how it came about."""
         plan = self._pattern.plan(self._step, self.entries)
+        self._model.moved = frozenset(self._moving)
         self._emit(
             Stepped(
                 at=self._at,
                 step=self._step,
                 model=self._model.name,
-                budget=self._model.options.step_tokens,
+                budget=self._budget,
                 members=tuple(entry.member for entry in self.entries),
                 grown=tuple(self._grown),
                 waits=self.waits,
                 head=self._head,
                 waiting=len(self._queues.waiting),
                 levels=self._model.levels(),
-                oversized=plan.cost > self._model.options.step_tokens,
+                oversized=plan.cost > self._budget,
+                kept=self._kept,
             )
         )
         return plan
 
     # -- the running -----------------------------------------------------------------------------------------
+
+    def _stands_back(self, request: Request) -> bool:
+        """It moved in its model's last step, and others wait. So a document of many windows has every other step to
+        itself at most, and those who wait the ones between; what they leave it has too."""
+        return self._pattern.yields and bool(self._queues.waiting) and request.arrival in self._model.moved
 
     def _whole(self, request: Request, works: list[Work]) -> list[tuple[Request, Work]]:
         """Claim what a request's whole items spend, and the space that they lack, for as many of them as the step

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.compute.executor import Executor
 from headway.core.errors import ConfigError, InvariantError
 from headway.core.events import Levels
+from headway.core.request import Request
 from headway.core.verdict import Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
-from headway.policy.order import ORDERS
-from headway.policy.turns import Share
+from headway.policy.order import ORDERS, shorter_first
+from headway.policy.turns import Pace, Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
+
+#: Steps that a model's pace is measured over.
+_RECENT_STEPS = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,10 @@ class EngineOptions:
 
 
 class ServedModel:
-    """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, and
-    `device_ns` what it had of it."""
+    """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
+    what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. `moved`
+    are the arrivals of those who were in its last step. With `size` (what all of a request costs) smaller requests go
+    first, within --max-bypass."""
 
     def __init__(
         self,
@@ -43,6 +51,7 @@ class ServedModel:
         *,
         name: str = "",
         weight: float = 1.0,
+        size: Callable[[Request], int] | None = None,
     ) -> None:
         self.name = name or executor.facts.name
         self.executor = executor
@@ -50,12 +59,35 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
-        self.queues = Queues(ORDERS[self.options.policy])
+        self.moved: frozenset[int] = frozenset()
+        self.stopped_at: int | None = None
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost
+        order = ORDERS[self.options.policy]
+        if size is not None:
+            order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
+        self.queues = Queues(order)
 
     @property
     def share(self) -> Share:
         """What it had of the device so far."""
         return Share(self.device_ns, self.weight)
+
+    def pace(self, now: int) -> Pace:
+        """How long its steps take, as measured, and whether callers wait for the next one."""
+        paced = self.pattern.paced and bool(self.queues.running)
+        since_ns = None if self.stopped_at is None else now - self.stopped_at
+        return Pace.of(self._recent, paced=paced, since_ns=since_ns)
+
+    def spent(self, ns: int, cost: int, at: int) -> None:
+        """A step of its own took `ns` of the device and ended at `at`. Changes its share and its pace."""
+        self.device_ns += ns
+        self.stopped_at = at
+        self._recent.append((ns, cost))
+
+    @property
+    def least_budget(self) -> int:
+        """What a step must be able to spend, however its budget is cut: the next token of each running sequence."""
+        return self.queues.seats_used if self.pattern.paced else 1
 
     @property
     def cost_unit(self) -> Unit:

@@ -13,25 +13,34 @@ from headway.front.refusals import Refusal
 from headway.front.state import Front
 
 
-def refuse_when_full(front: Front, requests: int = 1) -> None:
+def refuse_when_full(front: Front, requests: int = 1, field: str = "prompt") -> None:
     """Raises Refusal (429) when there is no place for `requests` more among `--max-waiting`, and InvalidRequest when
-    there never could be."""
+    there never could be, naming the `field` that has them."""
     limit = front.limits.max_waiting
     if requests > limit:
-        raise InvalidRequest("prompt", f"prompt is a list of {requests}, and --max-waiting is {limit}")
+        raise InvalidRequest(field, f"{field} is a list of {requests}, and --max-waiting is {limit}")
     if front.waiting + requests > limit:
         front.turn_away("queue")
-        more = f", {requests} more came" if requests > 1 else ""
-        raise _later(front, f"{front.waiting} requests wait{more} and --max-waiting is {limit}")
+        more = f", {requests} more arrived" if requests > 1 else ""
+        raise _later(front, f"{front.waiting} requests are waiting{more}, and --max-waiting is {limit}")
 
 
-def claim_place(front: Front, model: FrontModel, current: Exchange, bounds: Sequence[int]) -> None:
-    """Claim room for a prompt of at most so many positions for each of `bounds`, for as long as the exchange has not
-    submitted them. Raises Refusal (429) when there is none now."""
-    refuse_when_full(front, len(bounds))
+def claim_place(
+    front: Front,
+    model: FrontModel,
+    current: Exchange,
+    bounds: Sequence[int],
+    field: str = "prompt",
+    at_once: int | None = None,
+) -> None:
+    """Claim a part of the quota for a prompt of at most so many positions for each of `bounds`, for as long as the
+    exchange has not submitted them; at most `at_once` of their requests wait at a time. Raises Refusal (429) when
+    there is none."""
+    requests = len(bounds) if at_once is None else min(len(bounds), at_once)
+    refuse_when_full(front, requests, field)
     assert model.ready is not None
     context = model.ready.max_context  # a prompt beyond it is refused, so it never waits
-    claim = front.quota.claim(sum(min(bound, context) for bound in bounds), len(bounds))
+    claim = front.quota.claim(sum(min(bound, context) for bound in bounds), requests)
     if isinstance(claim, Shortfall):
         front.turn_away("queue")
         raise _later(front, str(claim))
@@ -45,7 +54,7 @@ def settle_claim(front: Front, current: Exchange, lengths: Sequence[int], field:
     positions, limit = sum(lengths), front.limits.max_waiting_positions
     if positions > limit:
         what = f"{field} has {positions} positions" + (f" in {len(lengths)} prompts" if len(lengths) > 1 else "")
-        raise InvalidRequest(field, f"{what}, and {limit} may wait; --max-waiting-positions raises the limit")
+        raise InvalidRequest(field, f"{what}, and at most {limit} may wait; raise --max-waiting-positions")
     current.claim.correct(positions)
 
 

@@ -27,7 +27,7 @@ def body_coding(scope: Scope) -> str | Refusal | None:
         text = f"content-encoding is {', '.join(names)}; a body may be compressed once, with gzip or deflate"
         return Refusal(400, text, code="invalid_value", param="content-encoding")
     if names[0] not in _WINDOW:
-        text = f"content-encoding is {names[0]!r}; gzip, deflate and identity are understood"
+        text = f"content-encoding is {names[0]!r}; gzip, deflate and identity are supported"
         headers = {"accept-encoding": "gzip, deflate"}
         return Refusal(415, text, code="unsupported_content_encoding", param="content-encoding", headers=headers)
     return names[0]
@@ -101,4 +101,6 @@ class InflatedBody:
         return piece
 
     def _wrong(self, what: str) -> InvalidRequest:
-        return InvalidRequest("body", f"the body cannot be inflated as {self._coding}, its content-encoding: {what}")
+        return InvalidRequest(
+            "body", f"the body cannot be decompressed as {self._coding}, its content-encoding: {what}"
+        )

@@ -27,7 +27,7 @@ class Connection(H11Protocol):
     """Lets the application see whether a client reads (`Outgoing`), and ends the connection of one that does not:
     closing it would wait for that client.
 
-    Nothing that a client leaves undone holds a connection for ever. Silent between requests, or before the first, it
+    No client can hold a connection forever. Silent between requests, or before the first, it
     ends after `keep_alive_seconds`; headers that began, and what follows a body that was answered unread, have their
     own bounds; all else is some exchange's, which has bounds of its own (`BoundedBody`, `Exchanges`)."""
 
@@ -68,7 +68,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        text = f"{msg.rstrip('.')}: it is no HTTP/1.1, or its headers are too long"
+        text = f"{msg.rstrip('.')}: it is not valid HTTP/1.1, or its headers are too long"
         self._refuse(Refusal(400, text, code="invalid_http"))
 
     @property
@@ -89,7 +89,7 @@ class Connection(H11Protocol):
             self._late = None
 
     def _headers_are_late(self) -> None:
-        text = f"the headers did not all arrive in {self._limits.header_seconds:g} s, the most they may take"
+        text = f"the headers did not arrive within {self._limits.header_seconds:g} s, which is the limit"
         self._refuse(Refusal(408, text, code="header_timeout"))
 
     def _make_room(self) -> None:
@@ -102,7 +102,7 @@ class Connection(H11Protocol):
         if silent:
             min(silent, key=lambda other: other.silent_since).timeout_keep_alive_handler()
         else:
-            text = f"{self._limits.max_connections} connections are open and busy, the most there may be"
+            text = f"{self._limits.max_connections} connections are open and busy, which is the limit"
             self._refuse(Refusal(503, text, code="too_many_connections", headers={"retry-after": "2"}))
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -123,13 +123,13 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def untaken(self) -> int:
-        untaken: int = self.transport.get_write_buffer_size()
+    def unsent_bytes(self) -> int:
+        unsent: int = self.transport.get_write_buffer_size()
         connection = self.transport.get_extra_info("socket")
         if sys.platform == "linux" and connection is not None:
             with contextlib.suppress(OSError, ValueError):  # the connection is lost or closed: nobody asks again
-                untaken += struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, b"\0" * 4))[0]
-        return untaken
+                unsent += struct.unpack("i", ioctl(connection.fileno(), TIOCOUTQ, b"\0" * 4))[0]
+        return unsent
 
     def abort(self) -> None:
         """A reset, not an end: else the kernel would go on offering what it holds."""

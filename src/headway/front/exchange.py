@@ -30,8 +30,8 @@ OUTGOING = "headway.outgoing"
 class Outgoing(Protocol):
     """One connection, seen from its end that is read."""
 
-    def untaken(self) -> int:
-        """Bytes that the client has not taken yet, in this process and in the kernel."""
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not received yet, in this process's buffer and in the kernel's."""
         ...
 
     def abort(self) -> None:
@@ -75,7 +75,7 @@ class Exchanges:
             return
         received_at = self._front.clock.now_ns()
         refusal = to_origin_form(scope) or self._guard.refusal(scope)
-        id, malformed = self._name(scope, stranger=refusal is not None)
+        id, malformed = self._name(scope, admitted=refusal is None)
         scope[_KEY] = current = Exchange(id, received_at)
         limits, coding = self._front.limits, body_coding(scope)
         unread = coding if isinstance(coding, Refusal) else length_refusal(scope, limits)
@@ -91,8 +91,8 @@ class Exchanges:
                 await self._send(current, scope, send, message)
 
         try:
-            asks_in_vain = current.refusal is not None and scope["method"] == "OPTIONS"
-            answer = self._judged if asks_in_vain else self._answer  # which answers a page's question itself
+            refused_preflight = current.refusal is not None and scope["method"] == "OPTIONS"
+            answer = self._judged if refused_preflight else self._answer  # which answers a page's question itself
             await answer(scope, MeasuredBody(body, limits), send_with_id)
         finally:
             if current.claim is not None:
@@ -104,12 +104,13 @@ class Exchanges:
         refusal: Refusal | None = scope[_KEY].refusal
         await (self._app if refusal is None else refusal.response())(scope, receive, send)
 
-    def _name(self, scope: Scope, *, stranger: bool) -> tuple[str, Refusal | None]:
-        """The caller's id or a new one. A stranger's counts nothing, and tells nothing of how many there are."""
+    def _name(self, scope: Scope, *, admitted: bool) -> tuple[str, Refusal | None]:
+        """The caller's id or a new one. Whoever is not admitted gets a random id: it tells nothing of how many
+        requests there are."""
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         if REQUEST_ID.fullmatch(given):
             return given, None
-        new = secrets.token_hex(8) if stranger else self._front.new_id(scope["method"])
+        new = secrets.token_hex(8) if not admitted else self._front.new_id(scope["method"])
         if not any(name == b"x-request-id" for name, _ in scope["headers"]):
             return new, None
         text = "x-request-id must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
@@ -120,12 +121,12 @@ class Exchanges:
         before; a client that takes nothing of it for too long is dropped."""
         outgoing: Outgoing | None = scope.get("state", {}).get(OUTGOING)
         while True:
-            untaken = outgoing.untaken() if outgoing else 0
+            unsent = outgoing.unsent_bytes() if outgoing else 0
             try:
                 async with asyncio.timeout(self._front.limits.slow_reader_seconds):
                     return await send(message)  # it waits before it writes: cut off, it can be tried again
             except TimeoutError:
-                if outgoing is not None and outgoing.untaken() < untaken:
+                if outgoing is not None and outgoing.unsent_bytes() < unsent:
                     continue
             current.dropped = True
             if outgoing is not None:

@@ -17,7 +17,7 @@ from headway.front.refusals import Refusal
 
 #: Asked by whoever watches the process, and by a browser before it knows a key.
 OPEN_PATHS = frozenset({"/health", "/ready", "/"})
-#: The page's own files: they are the same for every server and say nothing of this one.
+#: The page's own files, to read: they are the same for every server and say nothing of this one.
 OPEN_PREFIX = "/page/"
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _OWN_PORTS = {"http": ":80", "https": ":443"}
@@ -54,8 +54,8 @@ class Guard:
         for host in _all(scope, b"host"):
             if not _is_loopback(host) and not self._origins.name(_without_own_port(host, scope["scheme"])):
                 text = (
-                    f"the server listens on this machine alone, and Host is {host!r}, which is no loopback name or "
-                    "address; --allow-origin admits a name"
+                    f"the server listens on a loopback address, and Host is {host!r}, which is not a loopback name "
+                    "or address; --allow-origin allows a name"
                 )
                 return Refusal(403, text, code="host_not_allowed", param="host")
         return None
@@ -68,9 +68,9 @@ class Guard:
         own = {f"{scheme}://{_without_own_port(host, scheme)}" for host in _all(scope, b"host")}
         for origin in _all(scope, b"origin"):
             if origin.lower() not in own and not self._origins.allow(origin):
-                how = f"--allow-origin {origin} admits it"
+                how = f"--allow-origin {origin} allows it"
                 if origin in ("", "null"):  # no page is alone in having that one
-                    how = "only --allow-origin '*' admits it, as any page can call itself so"
+                    how = "only --allow-origin '*' allows it, since any page can have that origin"
                 text = (
                     f"the page's origin is {origin!r} and the server's own is {', '.join(sorted(own)) or 'unknown'}; "
                     f"{how}"
@@ -82,14 +82,15 @@ class Guard:
         path = scope["path"]
         if _asks_first(scope):
             return None
-        if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+        reads = scope["method"] not in _CHANGING
+        if self._key is None or path in OPEN_PATHS or (path.startswith(OPEN_PREFIX) and reads):
             return None
         given = _all(scope, b"authorization")
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         if scheme.lower() != "bearer" or not key.strip():
-            return _unauthorized("an API key is needed; send the header `Authorization: Bearer KEY`", "")
+            return _unauthorized("an API key is required; send the header `Authorization: Bearer KEY`", "")
         if not hmac.compare_digest(_digest(key.strip().encode("latin-1")), self._key):
-            return _unauthorized("the API key is not the right one", ', error="invalid_token"')
+            return _unauthorized("the API key is incorrect", ', error="invalid_token"')
         return None
 
 

@@ -86,4 +86,4 @@ class MeasuredBody:
 
 
 def _too_much(text: str) -> Refusal:
-    return Refusal(413, f"{text}, the most that is decoded", code="body_too_large", param="body")
+    return Refusal(413, f"{text}, which is the limit", code="body_too_large", param="body")

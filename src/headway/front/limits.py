@@ -53,7 +53,8 @@ class BoundedBody:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            text = f"{self._bytes} bytes of the body arrived in {self._limits.body_seconds:g} s, the most it may take"
+            limit = f"{self._limits.body_seconds:g} s, which is the limit"
+            text = f"only {self._bytes} bytes of the body arrived within {limit}"
             raise Refusal(408, text, code="body_timeout", headers={"connection": "close"}) from None
         self._bytes += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)

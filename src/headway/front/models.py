@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
-from headway.artifacts.files import ModelFiles
+from headway.artifacts.files import ModelFiles, Modules
 from headway.core.errors import InvalidRequest, TemplateBound
 from headway.core.request import Pattern
 from headway.replica.messages import ReadyModel
@@ -37,6 +37,11 @@ class FrontModel:
     def max_context(self) -> int | None:
         """Most positions of a request; None before the model is loaded."""
         return self.ready.max_context if self.ready else None
+
+    @property
+    def output(self) -> str:
+        """What a caller can use of it."""
+        return self.ready.facts.output if self.ready else self.files.output
 
     def close(self) -> None:
         """Nothing is asked of it any more."""
@@ -76,9 +81,28 @@ class FrontTextModel(FrontModel):
         self.rendering.shutdown(wait=False, cancel_futures=True)
 
 
+class FrontEncoder(FrontModel):
+    """A model that evaluates an input once: how texts become inputs. Raises UnsupportedModel for special tokens that
+    are not known."""
+
+    def __init__(self, files: ModelFiles, options: ModelOptions) -> None:
+        super().__init__(files, options)
+        self.modules = files.modules or Modules()
+        self.frame = self.tokenizer.frame
+
+    def input_ids(self, text: str, *, special: bool = True) -> list[int]:
+        """The text as the model reads it, with the `special` tokens around it or without."""
+        tokens = self.tokenizer.encode(self.written(text), add_bos=False)
+        return list(self.frame.single(tokens)) if special else tokens
+
+    def written(self, text: str) -> str:
+        """A text as it goes to the tokenizer."""
+        return text.lower() if self.modules.lowercase else text
+
+
 def front_model(files: ModelFiles, options: ModelOptions, *, most_bytes: int) -> FrontModel:
     """The front's side of a model. Raises UnsupportedModel for a tokenizer that is not known. `most_bytes` bounds
     what a chat template may be given."""
     if options.pattern == "text":
         return FrontTextModel(files, options, most_bytes=most_bytes)
-    return FrontModel(files, options)
+    return FrontEncoder(files, options)

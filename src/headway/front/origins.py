@@ -2,7 +2,7 @@
 
 An origin is `scheme://host[:port]`, as browsers write it: also that of an application made of web pages, like
 `app://obsidian.md`. `*` in the place of host or port stands for any, `*.` before a host for any below it, and `*`
-alone for every page. A `null` origin is admitted by `*` only: any page can take it, by a sandboxed frame.
+alone for every page. A `null` origin is allowed by `*` only: any page can have it, in a sandboxed frame.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Origins:
             allow_origin_regex=f"(?i:{self._pattern})" if self._pattern else None,
             allow_methods=METHODS,
             allow_headers=("*",),
-            allow_private_network=True,  # a page of the internet that was named may call a server in the house
+            allow_private_network=True,  # an allowed public page may call a server on a private network
             expose_headers=_SHOWN_HEADERS,
         )
 

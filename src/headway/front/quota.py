@@ -1,9 +1,9 @@
-"""Room for prompts that wait for their first admission, counted in requests and in positions.
+"""A quota for prompts that wait for their first admission, counted in requests and in positions.
 
 A prompt's positions are known only once it was tokenised, and tokenising is work. So an exchange claims an upper
 bound before, corrects it to the true count afterwards, and splits it among its requests as they are submitted. Each
 request gives its part back when it is admitted, or over. A bound may be far above the true count, so one beyond the
-whole room claims all of it: when nobody waits, the true count decides. A claim is made without waiting for anything:
+whole quota claims all of it: when nobody waits, the true count decides. A claim is made without waiting for anything:
 of two prompts that fit one by one but not together, the second is refused however close together they come.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shortfall:
-    """There is no room now: `have` positions are left of `limit`, and `need` are claimed."""
+    """The quota is short now: `have` positions are left of `limit`, and `need` are claimed."""
 
     need: int
     have: int
@@ -22,8 +22,8 @@ class Shortfall:
 
     def __str__(self) -> str:
         return (
-            f"the prompt may have {self.need} positions, and there is room for {self.have} of the {self.limit} that "
-            "may wait; --max-waiting-positions raises the limit"
+            f"the prompt may have up to {self.need} positions, and {self.have} of the {self.limit} that may wait are "
+            "left; raise --max-waiting-positions"
         )
 
 
@@ -36,8 +36,8 @@ class WaitingQuota:
         self.coming = 0
 
     def claim(self, positions: int, requests: int = 1) -> Claim | Shortfall:
-        """Claim room for at most `positions` positions of `requests` requests, or all the room there is when they may
-        be more; changes nothing when that is not free."""
+        """Claim at most `positions` positions for `requests` requests, or the whole quota when they may be more;
+        changes nothing when that is not free."""
         positions, have = min(positions, self.limit), max(0, self.limit - self.positions)
         if positions > have:
             return Shortfall(positions, have, self.limit)
@@ -46,24 +46,24 @@ class WaitingQuota:
 
 
 class Claim:
-    """Positions that one exchange or one request holds in the room."""
+    """Positions of the quota that one exchange or one request holds."""
 
-    def __init__(self, room: WaitingQuota, positions: int, *, coming: int = 0) -> None:
-        self._room = room
+    def __init__(self, quota: WaitingQuota, positions: int, *, coming: int = 0) -> None:
+        self._quota = quota
         self._coming = coming
         self.positions = 0
         self.correct(positions)
 
     def correct(self, positions: int) -> None:
-        """Hold `positions` from now on. It may be more than there is room for: it is true."""
-        self._room.positions += positions - self.positions
+        """Hold `positions` from now on. It may exceed the quota: it is the true count."""
+        self._quota.positions += positions - self.positions
         self.positions = positions
 
     def split(self, positions: int) -> Claim:
         """Hand `positions` over to one request, which is submitted now."""
         self._arrive()
         self.correct(max(0, self.positions - positions))
-        return Claim(self._room, positions)
+        return Claim(self._quota, positions)
 
     def release(self) -> None:
         """Hold nothing; a second time changes nothing."""
@@ -71,5 +71,5 @@ class Claim:
         self.correct(0)
 
     def _arrive(self) -> None:
-        self._room.coming -= self._coming
+        self._quota.coming -= self._coming
         self._coming = 0

@@ -82,7 +82,7 @@ async def on_refusal(request: Request, error: Exception) -> Response:
             return duplicate(error).response()
         case ProcessEnded():
             return unrendered(error).response()
-    return Refusal(500, "an error inside Headway; see the server's log", code="internal_error").response()
+    return Refusal(500, "internal error; see the server's log", code="internal_error").response()
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from shlex import quote
@@ -20,7 +20,7 @@ from headway.core.request import AnyEmission, Embedded, EmbedRequest, Emission, 
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
 from headway.front.limits import ServeLimits
-from headway.front.models import FrontModel, FrontTextModel, front_model
+from headway.front.models import FrontEncoder, FrontModel, FrontTextModel, front_model
 from headway.front.quota import Claim, WaitingQuota
 from headway.front.refusals import Refusal
 from headway.replica.link import Link
@@ -43,6 +43,11 @@ _ABILITIES = {
     "text": "it continues prompts (/v1/chat/completions, /v1/completions)",
     "embed": "it evaluates an input once (/v1/embeddings, /v1/rerank)",
     "image": "it makes images (/v1/images/generations)",
+}
+
+_MAKES = {
+    "vector": "it is a bi-encoder, which makes a vector of each text (/v1/embeddings)",
+    "score": "it is a cross-encoder, which scores a query beside a document (/v1/rerank)",
 }
 
 State = Literal["loading", "ready", "draining", "failed"]
@@ -139,6 +144,20 @@ class Front:
             400, f"{name} does not generate text: {_ABILITIES[model.pattern]}", code="wrong_pattern", param="model"
         )
 
+    def encoder(self, name: str, output: Literal["vector", "score"]) -> FrontEncoder:
+        """A model that makes that of an input. Raises Refusal: 404 when it is not served, 400 when it makes something
+        else, with the models that do."""
+        model = self.model(name)
+        if isinstance(model, FrontEncoder) and model.output == output:
+            return model
+        does = _MAKES[model.output] if isinstance(model, FrontEncoder) else _ABILITIES[model.pattern]
+        others = [each.name for each in self.models.values() if isinstance(each, FrontEncoder)]
+        others = [each for each in others if self.models[each].output == output]
+        instead = f"; {' and '.join(others)} {'do' if len(others) > 1 else 'does'}" if others else ""
+        what = {"vector": "embeddings", "score": "relevance scores"}[output]
+        text = f"{name} makes no {what}: {does}{instead}"
+        raise Refusal(400, text, code="wrong_pattern", param="model")
+
     # -- requests --------------------------------------------------------------------------------------------
 
     def new_id(self, method: str) -> str:
@@ -151,37 +170,49 @@ class Front:
 
     def submit(
         self,
-        new: TextRequest | EmbedRequest,
+        news: Sequence[TextRequest | EmbedRequest],
         received_at: int,
         claim: Claim | None = None,
         queue: asyncio.Queue[Arriving] | None = None,
+    ) -> list[Inbox]:
+        """Send the requests of one exchange to the replica, in one message; their positions are split off from the
+        exchange's `claim`. What comes of them goes to `queue`. Raises DuplicateRequest, with nothing sent, for an id
+        that is alive; it is until the last byte of its answer was handed over."""
+        for new in news:
+            if new.id in self.story.live:
+                raise DuplicateRequest(new.id)
+        queue = queue or asyncio.Queue()
+        inboxes = [self._open(new, received_at, claim or Claim(self.quota, 0), queue) for new in news]
+        if len(self._inboxes) == len(news):
+            self._moved_at = time.monotonic()
+        first, *others = news
+        self.link.say(Submit(first, tuple(others)))
+        return inboxes
+
+    def _open(
+        self, new: TextRequest | EmbedRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving]
     ) -> Inbox:
-        """Send a request to the replica; its prompt's positions are split off from its exchange's `claim`. What comes
-        of it goes to `queue`, which the requests of one exchange share. Raises
-        DuplicateRequest for an id that is alive; it is until the last byte of its answer was handed over."""
-        if new.id in self.story.live:
-            raise DuplicateRequest(new.id)
-        inbox = self._inboxes[new.id] = Inbox(queue or asyncio.Queue())
-        inbox.claim = (claim or Claim(self.quota, 0)).split(new.positions)
+        """A request's inbox, and the beginning of its story."""
+        inbox = self._inboxes[new.id] = Inbox(queue)
+        inbox.claim = claim.split(new.positions)
         if self.limits.max_seconds is not None:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
             inbox.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self.cancel, new.id, ev.TIME)
         model = self.models[new.model]
-        self._fold(ev.Received(at=received_at, id=new.id, model=model.name, sent_at=self.clock.now_ns()))
-        if self._log_prompts and isinstance(new, TextRequest):
-            text = model.tokenizer.decode(new.prompt, skip_special=False)
+        sent_at = self.clock.now_ns()
+        self._fold(ev.Received(at=received_at, id=new.id, pattern=model.pattern, model=model.name, sent_at=sent_at))
+        if self._log_prompts:
+            texts = (new.prompt,) if isinstance(new, TextRequest) else (each.tokens for each in new.inputs)
+            text = "\n".join(model.tokenizer.decode(each, skip_special=False) for each in texts)
             self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
-        if len(self._inboxes) == 1:
-            self._moved_at = time.monotonic()
-        self.link.say(Submit(new))
         return inbox
 
     def refuse(self, request_id: str, received_at: int, model: str, verdict: Never) -> None:
         """Tell the story of a request that could not be served even alone, and was not sent to the replica to learn
         it. Raises DuplicateRequest for an id that is alive."""
         self.check_free(request_id)
-        now = self.clock.now_ns()
-        self._fold(ev.Received(at=received_at, id=request_id, model=model, sent_at=now))
+        now, pattern = self.clock.now_ns(), self.models[model].pattern
+        self._fold(ev.Received(at=received_at, id=request_id, pattern=pattern, model=model, sent_at=now))
         self._fold(ev.Refused(at=now, id=request_id, model=model, reason=verdict.rule, verdict=verdict))
 
     def turn_away(self, reason: str, model: str | None = None) -> None:

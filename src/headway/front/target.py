@@ -24,7 +24,7 @@ def to_origin_form(scope: Scope) -> Refusal | None:
         return None
     absolute = _ABSOLUTE.fullmatch(raw)
     if absolute is None:
-        text = f"the request's target is {raw.decode('latin-1')!r}; it must be a path, or an http URL without a user"
+        text = f"the request target is {raw.decode('latin-1')!r}; it must be a path, or an http URL without a user"
         return Refusal(400, text, code="invalid_target")
     scope["raw_path"] = absolute["path"] or b"/"
     scope["path"] = unquote(scope["raw_path"].decode("latin-1"))

@@ -79,8 +79,9 @@ def measure(model: Model) -> Measured:
             f"waits for {big} images, so all of them are late together: {timely[big]} of {IMAGES} were in time.",
             f"A batch of {small} makes fewer images per second, and {timely[small]} of {IMAGES} were in time: the "
             f"first {small} had a short step to themselves. The others waited for a turn.",
-            "Images per second count what leaves, whenever it leaves. A deadline asks when one image is complete. "
-            "Each can be better where the other is worse, and a preview of a late image does not make it complete.",
+            "Images per second (throughput) count every image, whenever it is complete. A deadline asks when one "
+            "image is complete (latency). Each can be better where the other is worse, and a preview of a late image "
+            "does not make it complete.",
         ),
     )
 

@@ -1,6 +1,6 @@
 """Lesson 2: what is fed back. Three patterns: a chosen token, an updated latent, nothing.
 
-All three run on the real engine, each with its own pattern, over fake executors: they have the rhythm of such models,
+All three run on the real engine, each with its own pattern, over fake executors: they take the steps of such models,
 what goes in, what comes out and what goes back, and nothing of their quality."""
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ LATENT_BYTES = 16
 
 
 @dataclass
-class Turns:
+class Evaluations:
     """The evaluations of one request, in order: by which part of the model, how many values went in, and how many of
-    them that part had put out itself in the evaluation before."""
+    them that part had itself output in the evaluation before."""
 
     parts: list[str] = field(default_factory=list)
     went_in: list[int] = field(default_factory=list)
@@ -74,11 +74,11 @@ class Turns:
         }
 
 
-class Watched:
+class RecordingExecutor:
     """An executor, noting what goes in and comes out of each item."""
 
-    def __init__(self, executor: Executor, turns: Turns) -> None:
-        self._executor, self._turns = executor, turns
+    def __init__(self, executor: Executor, evaluations: Evaluations) -> None:
+        self._executor, self._evaluations = executor, evaluations
         self.facts = executor.facts
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -87,15 +87,15 @@ class Watched:
         result = self._executor.run(plan)
         match item, result.results[0]:
             case Span(tokens=tokens), SpanResult(tokens=chosen):
-                self._turns.note("model", tokens, chosen)
+                self._evaluations.note("model", tokens, chosen)
             case Evaluate(tokens=tokens), Vector(values=values):
-                self._turns.note("model", tokens, memoryview(values).cast("f"))
+                self._evaluations.note("model", tokens, memoryview(values).cast("f"))
             case Encode(tokens=tokens), _:
-                self._turns.note("encode", tokens, self._latent(item))
+                self._evaluations.note("encode", tokens, self._latent(item))
             case Update(), _:
-                self._turns.note("update", before, self._latent(item))
+                self._evaluations.note("update", before, self._latent(item))
             case DecodePixels(), pixels:
-                self._turns.note("decode to pixels", before, repr(pixels))
+                self._evaluations.note("decode to pixels", before, repr(pixels))
         return result
 
     def _latent(self, item: Item) -> bytes:
@@ -107,28 +107,28 @@ def _has_slot(item: Item) -> TypeGuard[Encode | Update | DecodePixels]:
     return isinstance(item, Encode | Update | DecodePixels)
 
 
-def run(executor: Executor, make: Callable[[Executor], ServedModel], new: NewRequest) -> Turns:
+def run(executor: Executor, make: Callable[[Executor], ServedModel], new: NewRequest) -> Evaluations:
     """The evaluations of one request, alone on the engine."""
-    turns = Turns()
-    serve(make(Watched(executor, turns)), [new])
-    return turns
+    evaluations = Evaluations()
+    serve(make(RecordingExecutor(executor, evaluations)), [new])
+    return evaluations
 
 
-def text() -> Turns:
+def text() -> Evaluations:
     """A token is chosen after each evaluation, and goes into the next."""
     new = TextRequest(id="text", prompt=tuple(prompt(PROMPT)), max_tokens=TOKENS)
     executor = FakeExecutor(blocks=8, block_tokens=16)
     return run(executor, lambda watched: text_model(watched, StateMemory(BlockPool(8, 16), prefix_cache=False)), new)
 
 
-def image() -> Turns:
+def image() -> Evaluations:
     """A latent that starts as noise is updated a fixed number of times; then it becomes pixels."""
     new = ImageRequest(id="image", prompt=tuple(prompt(PROMPT)), updates=UPDATES)
     pool = BytePool(LATENT_BYTES)
     return run(FakeDiffusion(), lambda watched: image_model(watched, pool, LATENT_BYTES), new)
 
 
-def embedding() -> Turns:
+def embedding() -> Evaluations:
     """One vector for all tokens of a text, at once."""
     new = EmbedRequest(id="embed", inputs=(Evaluate(tuple(prompt(PROMPT))),))
     return run(FakeEncoder(values=VALUES), embed_model, new)
@@ -140,8 +140,8 @@ def measure(model: Model) -> Measured:
     units = {"text": "token", "image": "value", "embed": "token"}
     return Measured(
         answer=len(ran["embed"].went_in),
-        counts={name: turns.row() for name, turns in ran.items()},
-        story=tuple(line for name, turns in ran.items() for line in turns.lines(name, units[name])),
+        counts={name: evaluations.row() for name, evaluations in ran.items()},
+        story=tuple(line for name, evaluations in ran.items() for line in evaluations.lines(name, units[name])),
         why=(
             f"Text: the first evaluation takes all {PROMPT} prompt positions, and a token is chosen. That one token "
             f"is fed back, and the state of the earlier positions is kept, so each later evaluation has one "
@@ -149,7 +149,7 @@ def measure(model: Model) -> Measured:
             f"Image: one part of the model encodes the prompt. Then the whole latent, {LATENT_BYTES} bytes here, is "
             f"fed back from update to update, {sum(back > 0 for back in ran['image'].fed_back)} times. Nothing is "
             f"chosen, and the number of updates, {UPDATES}, is fixed beforehand. Another part decodes the latent to "
-            f"pixels, and nothing returns: {len(ran['image'].went_in)} evaluations in all.",
+            f"pixels, and nothing is fed back: {len(ran['image'].went_in)} evaluations in all.",
             f"Embedding: {VALUES} values leave one evaluation together, and nothing goes back. How many values come "
             "out says nothing about how many evaluations it took.",
         ),
@@ -160,11 +160,11 @@ LESSON = Lesson(
     number=2,
     slug="what-is-fed-back",
     title="What is fed back",
-    runs_on="The real engine and the three patterns that it serves, over fake executors: they have the rhythm of "
-    "such models, and no picture or meaning in them.",
+    runs_on="The real engine and the three patterns that it serves, over fake executors: they take the "
+    "same steps as such models, and produce no picture or meaning.",
     question=Question(
         f"A text of {PROMPT} tokens is turned into an embedding of {VALUES} values. How many evaluations of the "
-        "model does that take?",
+        "model (forward passes) does that take?",
         unit="evaluations",
     ),
     measure=measure,

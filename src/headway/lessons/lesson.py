@@ -86,7 +86,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClosingQuestion:
     """A closing question with its right answer, and why, in sentences with numbers that the lessons measured."""
 
     question: Question

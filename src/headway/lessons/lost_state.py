@@ -15,7 +15,7 @@ COST_NS = linear_cost(step_ns=1_000_000, position_ns=10_000)
 
 
 def measure(model: Model) -> Measured:
-    """The same preemption without and with prefix reuse."""
+    """The same preemption without and with prefix caching."""
     prompts = {"A": prompt(A_PROMPT), "B": prompt(B_PROMPT, first=500)}
 
     def serve(prefix_cache: bool) -> tuple[Pair, list[str]]:
@@ -34,15 +34,15 @@ def measure(model: Model) -> Measured:
             }
             for name, pair in {"reuse_off": off, "reuse_on": on}.items()
         },
-        story=("Without prefix reuse:", *story),
+        story=("Without prefix caching:", *story),
         why=(
             f"B had {B_PROMPT} prompt positions and {EMITTED} emitted tokens, so {B_PROMPT} + {EMITTED} − 1 = "
             f"{lost.lost} positions had state: the newest token has none until it is evaluated. All {lost.lost} were "
-            f"lost, and {lost.recomputed} were evaluated again before B went on, prompt and answer alike (the last "
-            "of these steps takes the newest position along). The tokens themselves were never lost, so B's answer "
+            f"lost, and {lost.recomputed} were recomputed before B went on, prompt and answer alike (the last of "
+            "these steps evaluates the newest position too). The tokens themselves were never lost, so B's answer "
             "is the same.",
-            f"With prefix reuse B lost {regained.lost} positions too, but its blocks stayed reusable until somebody "
-            f"needed them. A grew and evicted {_evicted(on)} in the meantime. When B resumed it found "
+            f"With prefix caching B lost {regained.lost} positions too, but its blocks stayed reusable until "
+            f"somebody needed them. A grew and evicted {_evicted(on)} in the meantime. When B resumed it found "
             f"{regained.regained} positions still there and recomputed {regained.recomputed}.",
             "Lost and recomputed are different counts: what must be computed again shows only when the request "
             "resumes.",
@@ -70,8 +70,9 @@ LESSON = Lesson(
     runs_on="The real engine over the fake executor. Time is modelled: a step costs 1 ms and 10 µs for each "
     "position.",
     question=Question(
-        f"B has a prompt of {B_PROMPT} positions and has emitted {EMITTED} tokens when its blocks are taken so that "
-        "A can go on. Prefix reuse is off. How many positions of B must be evaluated again before it can go on?",
+        f"B has a prompt of {B_PROMPT} positions and has emitted {EMITTED} tokens when it is preempted: its blocks "
+        "are taken so that A can go on. Prefix caching is off. How many positions of B must be evaluated again "
+        "before it can go on?",
         unit="positions",
     ),
     measure=measure,

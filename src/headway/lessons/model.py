@@ -28,7 +28,7 @@ TEXT = (
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """`before` and `after` are the process's resident bytes around the load."""
 
     executor: TextExecutor
@@ -50,8 +50,8 @@ class Model:
         return resolve(NAME, cache=self.cache)
 
     @cached_property
-    def loaded(self) -> Loaded:
-        """Loads it at the first use. Raises ArtifactError when it cannot be brought here."""
+    def loaded(self) -> LoadedModel:
+        """Loads it at the first use. Raises ArtifactError when it cannot be obtained."""
         from headway.artifacts.cache import Cache
         from headway.compute.text.executor import TextExecutor
 
@@ -59,7 +59,7 @@ class Model:
         files = self.files
         before = resident_bytes()
         executor = TextExecutor.load(files, cache=converted, blocks=BLOCKS, weights="fp32")
-        return Loaded(executor, before, resident_bytes())
+        return LoadedModel(executor, before, resident_bytes())
 
     def prompt(self, positions: int, skip: int = 0) -> list[int]:
         """So many tokens of a plain text, after its first `skip`."""

@@ -35,13 +35,13 @@ def measure(model: Model) -> Measured:
         why=(
             f"The weights, {facts.weights_bytes / MIB:.0f} MiB in {facts.weights_format}, belong to the replica: "
             "they are loaded once, and every request is evaluated with them. They are the same after A and after B.",
-            "What a request adds is the state of its own positions: keys and values of every layer, in blocks of 16 "
-            f"positions, {facts.block_bytes:,} bytes each. A took {held['A']} blocks, B {held['B']}: "
+            "What a request adds is the state of its own positions, its KV cache: keys and values of every layer, in "
+            f"blocks of 16 positions, {facts.block_bytes:,} bytes each. A took {held['A']} blocks, B {held['B']}: "
             f"{size['B'] / MIB:.1f} MiB, {size['B'] / facts.weights_bytes:.1%} of the weights.",
             "These blocks come out of the pool, which was reserved with the load, so resident memory need not grow "
-            "with them: reserved bytes are not used bytes. The load takes more than the weights: it also maps their "
-            "file, which the system may drop again, and a step has scratch memory, shared by whoever is in it.",
-            f"Sharing weights spares memory, not work: A prefilled {A_POSITIONS} positions and B {B_POSITIONS}, each "
+            "with them: reserved bytes are not used bytes. Loading takes more than the weights: it also maps their "
+            "file, whose pages the system may drop again, and steps have scratch memory, shared by all requests.",
+            f"Sharing weights saves memory, not work: A prefilled {A_POSITIONS} positions and B {B_POSITIONS}, each "
             "its own.",
         ),
     )
@@ -57,7 +57,7 @@ LESSON = Lesson(
         f"answer. Now B is served beside it, with {B_POSITIONS} prompt positions. What does B add to the memory?",
         options={
             "a": "a second copy of the weights",
-            "b": "state for its own positions, a small share of what the weights take",
+            "b": "state for its own positions (KV cache), a small fraction of what the weights take",
             "c": "nothing: the model is loaded already",
         },
     ),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from headway.core.errors import ConfigError
-from headway.lessons.lesson import Asked, Lesson, Measured, Question, Table
+from headway.lessons.lesson import ClosingQuestion, Lesson, Measured, Question, Table
 
 #: The heading under which stands what another run would show differently.
 ONCE = "## Measured once"
@@ -34,13 +34,11 @@ def check_pages(folder: Path, lessons: tuple[Lesson, ...], *, with_questions: bo
     if not above.is_dir():
         raise ConfigError("--pages", f"{above} is not a folder")
     if not os.access(above, os.W_OK):
-        raise ConfigError("--pages", f"nothing may be added to the folder {above}")
+        raise ConfigError("--pages", f"the folder {above} is not writable")
     for name, title in titles.items():
         page = folder / name
         if page.exists() and not (page.is_file() and page.read_bytes().startswith(title.encode())):
-            raise ConfigError(
-                "--pages", f"{page} is not a page of the lessons and is left as it is; name another folder"
-            )
+            raise ConfigError("--pages", f"{page} is not a lesson page and is left as it is; choose another folder")
 
 
 def lesson_page(lesson: Lesson, measured: Measured, machine: str) -> str:
@@ -57,7 +55,7 @@ def lesson_page(lesson: Lesson, measured: Measured, machine: str) -> str:
         f"The answer: **{lesson.question.words(measured.answer)}**.",
         "## Why",
         *measured.why,
-        "## Where it is written",
+        "## In the code",
         "\n".join(f"- [`{c.file}`](../../src/headway/{c.file}), `{c.function}`" for c in lesson.code),
     ]
     if measured.observed and not lesson.modelled:
@@ -65,7 +63,7 @@ def lesson_page(lesson: Lesson, measured: Measured, machine: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def questions_page(asked: list[Asked]) -> str:
+def questions_page(asked: list[ClosingQuestion]) -> str:
     """The five questions, answered."""
     parts = [
         _QUESTIONS_TITLE,
@@ -79,7 +77,7 @@ def questions_page(asked: list[Asked]) -> str:
 
 
 def write_pages(
-    folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[Asked], machine: str
+    folder: Path, measured: list[tuple[Lesson, Measured]], asked: list[ClosingQuestion], machine: str
 ) -> list[Path]:
     """Writes the pages of these lessons, and of the questions if there are any, into `folder`. Returns the files.
     Raises ConfigError if they cannot be written."""

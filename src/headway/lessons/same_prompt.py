@@ -62,8 +62,8 @@ LESSON = Lesson(
     title="The same prompt twice",
     runs_on="The real engine and the real model (SmolLM2, 135M parameters, fp32), one request after the other.",
     question=Question(
-        f"A prompt of {PROMPT} positions was served, and its state is kept in blocks of {BLOCK} positions. The same "
-        "prompt comes again. How many of its positions must still be prefilled?",
+        f"A prompt of {PROMPT} positions was served, and its state is kept in blocks of {BLOCK} positions (prefix "
+        "caching). The same prompt comes again. How many of its positions must still be prefilled?",
         unit="positions",
     ),
     measure=measure,

@@ -23,7 +23,7 @@ BLOCKS = 512
 
 
 @dataclass(frozen=True)
-class Ran:
+class PromptRun:
     """`chunks` are the positions of the long prompt, step by step until its first token; `decoding` those of the
     others in each of these steps. The gap is the longest between two tokens of one of the others."""
 
@@ -33,7 +33,7 @@ class Ran:
     first_token_ms: float
 
 
-def run(step_tokens: int) -> Ran:
+def run(step_tokens: int) -> PromptRun:
     """Let 32 sequences decode, then add the long prompt."""
     clock, events = ModelledClock(), list[AnyEvent]()
     cost = linear_cost(step_ns=STEP_MS * 1_000_000, position_ns=POSITION_US * 1_000)
@@ -56,7 +56,7 @@ def run(step_tokens: int) -> Ran:
         if any(emission.id == "long" for emission in emissions):
             break
     spent = [{member.id: member.positions for member in e.members} for e in events if isinstance(e, Stepped)]
-    return Ran(
+    return PromptRun(
         chunks=[step["long"] for step in spent],
         decoding=[sum(step.values()) - step["long"] for step in spent],
         gap_ms=gap / 1e6,
@@ -85,13 +85,13 @@ def measure(model: Model) -> Measured:
         },
         why=(
             f"Decode positions come first: {DECODING} sequences take {DECODING} of {LARGE}, and {max(large.chunks)} "
-            f"are left. {PROMPT:,} positions go into {len(large.chunks)} steps, the last of them with "
-            f"{large.chunks[-1]}.",
+            f"are left. {PROMPT:,} positions are prefilled in chunks over {len(large.chunks)} steps "
+            f"(chunked prefill), the last of them with {large.chunks[-1]}.",
             f"With a budget of {SMALL}, {max(small.chunks)} are left, and the same prompt takes {len(small.chunks)} "
             "steps.",
-            "Smaller steps are shorter, so those who decode wait less between two tokens. The long prompt pays for "
-            "it: each step has a cost of its own and the same decode positions besides, and there are more of them "
-            "before its first token.",
+            "Smaller steps are shorter, so decoding sequences wait less between two tokens (inter-token latency). "
+            "The long prompt pays for it with its time to first token: each step has a fixed cost and the same "
+            "decode positions besides, and there are more of them before its first token.",
         ),
     )
 
@@ -104,7 +104,7 @@ LESSON = Lesson(
     f"{POSITION_US} µs for each position.",
     question=Question(
         f"A step evaluates at most {LARGE} positions. {DECODING} sequences are decoding when a prompt of {PROMPT:,} "
-        "positions arrives. In how many steps is the prompt done?",
+        "positions arrives. How many steps does its prefill take?",
         unit="steps",
     ),
     measure=measure,

@@ -1,4 +1,5 @@
-"""The block pool: every block is live (referenced), reusable (unreferenced, content kept) or free, always.
+"""The block pool of the KV cache (as in PagedAttention): every block is live (referenced), reusable (unreferenced,
+content kept) or free, always.
 
 All operations are O(1) per block. The pool knows no sequence and decides nothing: who may have a block is settled
 before it is asked.

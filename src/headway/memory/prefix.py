@@ -1,4 +1,4 @@
-"""Which blocks hold which prefixes, and why a prompt found no more than it did."""
+"""The index of prefix caching: which blocks hold which prefixes, and why a prompt found no more than it did."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from headway.core.miss import Miss
 from headway.memory.keys import block_key
 
-#: Evicted keys that are remembered, only to be able to say "it was here, and was evicted".
+#: Evicted keys that are remembered, only to be able to say "it was cached, and was evicted".
 _REMEMBERED_EVICTIONS = 4096
 #: So many blocks that follow a different one are looked at, to say whether the difference was a small one.
 _FOLLOWED = 8
@@ -48,7 +48,7 @@ class PrefixIndex:
             del self._following[parent]
 
     def evict(self, key: bytes) -> None:
-        """Forget `key`, but not that it was here."""
+        """Forget `key`, but remember that it was cached."""
         self.forget(key)
         self._evicted[key] = None
         if len(self._evicted) > _REMEMBERED_EVICTIONS:

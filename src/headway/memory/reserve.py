@@ -65,7 +65,7 @@ class Shortfall:
 
 
 class StateMemory:
-    """The state memory of one model: a pool, and the rules by which sequences share it."""
+    """The state memory (KV cache) of one model: a pool, and the rules by which sequences share it."""
 
     def __init__(self, pool: BlockPool, *, prefix_cache: bool) -> None:
         self.pool = pool

@@ -1,4 +1,4 @@
-"""A block table: the one handle that owns one sequence's state."""
+"""A block table: the one handle that owns one sequence's state, its part of the KV cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`/`: the live page and its files, as they lie in `page/`; and the same page with a recorded log in one file.
+"""`/`: the live page and its files, as they lie in `page/`, and the words that it asks for; and the same page with a
+recorded log in one file.
 
 Nothing is built and nothing is fetched from elsewhere: a browser reads the modules as they are written, by the import
 map of `page/index.html`.
@@ -20,9 +21,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headway.core.events import AnyEvent
+from headway.core.events import AnyEvent, Received
 from headway.front.refusals import Refusal
 from headway.page.rule import rule_page
+from headway.page.words import Question, answer, recorded
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -33,6 +35,9 @@ _STYLE = '<link rel="stylesheet" href="/page/page.css">'
 _IMPORTS = '{"imports": {"page/": "/page/"}}'
 _START = '<script type="module" src="/page/main.js"></script>'
 _TITLE = "<title>Headway</title>"
+#: Of records; a page shows some hundred, of a kilobyte each.
+MOST_WORDS_BYTES = 1 << 20
+_question = msgspec.json.Decoder(Question)
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,11 @@ def _security_policy() -> str:
 
 def self_contained(events: Iterable[AnyEvent], title: str) -> str:
     """The page as one HTML file that shows `events` and needs no server: style and modules are inside, and what only
-    a server could do is hidden. `title` stands where the model's name would."""
-    data = msgspec.json.encode({"title": title, "events": list(events)}).decode().replace("<", "\\u003c")
+    a server could do is hidden; what it would say of requests is inside too. `title` stands where the model's name
+    would."""
+    told = list(events)
+    words = recorded(told, delivers=any(isinstance(event, Received) for event in told))
+    data = msgspec.json.encode({"title": title, "events": told, "words": words}).decode().replace("<", "\\u003c")
     modules = {
         f"page/{name}": f"data:text/javascript;base64,{base64.b64encode(asset.body).decode()}"
         for name, asset in sorted(assets().items())
@@ -115,9 +123,25 @@ async def rule(request: Request) -> Response:
     return Asset(rule_page().encode(), _TYPES[".html"]).response(request)
 
 
+async def words(request: Request) -> Response:
+    """Sentences for the records that the page shows. Raises Refusal (400, 413)."""
+    body = await request.body()
+    if len(body) > MOST_WORDS_BYTES:
+        text = f"the question is {len(body)} bytes; at most {MOST_WORDS_BYTES} may be asked about at once"
+        raise Refusal(413, text, code="body_too_large")
+    try:
+        question = _question.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(
+            400, f"these are no records as /v1/requests shows them: {error}", code="invalid_body"
+        ) from error
+    return Response(msgspec.json.encode(answer(question)), media_type="application/json")
+
+
 #: The files are the page's own: `/openapi.json` leaves them out.
 routes = [
     Route("/", index),
     Route("/page/rule/waiting.py", rule, include_in_schema=False),
+    Route("/page/words", words, methods=["POST"], include_in_schema=False),
     Route("/page/{name}", asset, include_in_schema=False),
 ]

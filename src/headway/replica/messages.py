@@ -13,9 +13,10 @@ from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRe
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Queue this request."""
+    """Queue this request, and `others` of the same exchange right behind it: no step begins between them."""
 
     request: TextRequest | EmbedRequest | ImageRequest
+    others: tuple[TextRequest | EmbedRequest | ImageRequest, ...] = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -60,6 +60,7 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelOptions, ...]
     cache: str
     threads: int | None = None
+    max_slowdown: float = 2.0
 
 
 def replica_options(
@@ -70,7 +71,7 @@ def replica_options(
     most 4 GiB. Raises ConfigError for more than is free, and for an option that its model's pattern does not have."""
     memory = _divided(served.memory, choices, patterns)
     models = tuple(_model(choice, patterns[choice.name], memory.get(choice.name, Memory())) for choice in choices)
-    return ReplicaOptions(models=models, cache=str(cache), threads=served.threads)
+    return ReplicaOptions(models=models, cache=str(cache), threads=served.threads, max_slowdown=served.max_slowdown)
 
 
 def _divided(total: Memory, choices: Sequence[ModelChoice], patterns: Mapping[str, Pattern]) -> dict[str, Memory]:

@@ -59,7 +59,9 @@ _GRAMMAR_POLL_MS = 2
 class Replica:
     """The loop around one engine, and its end of the socket."""
 
-    def __init__(self, socket: zmq.Socket[bytes], models: Sequence[LoadedModel]) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], models: Sequence[LoadedModel], *, max_slowdown: float | None = None
+    ) -> None:
         self._socket = socket
         self.models = {model.served.name: model for model in models}
         self._events: list[AnyEvent] = []
@@ -67,7 +69,7 @@ class Replica:
         # the plan's story is told before it runs, and messages are taken before its result is entered
         ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
         served = [model.served for model in models]
-        self.engine = Engine(served, RealClock(), emit=self._events.append, ports=ports)
+        self.engine = Engine(served, RealClock(), emit=self._events.append, ports=ports, slowdown=max_slowdown)
 
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
@@ -92,16 +94,9 @@ class Replica:
 
     def _obey(self, message: Submit | Cancel | Stop) -> None:
         match message:
-            case Submit(request=new):
-                try:
-                    self._refuse_other_pattern(new)
-                    request = self.engine.add(new)
-                    if isinstance(new, TextRequest) and new.grammar is not None and request.stage is Stage.WAITING:
-                        self._compile(new, request.model)
-                except InvalidRequest as error:
-                    self._say(Rejected(new.id, error.field, str(error)))
-                except DuplicateRequest as error:
-                    self._say(Rejected(new.id, "id", str(error)))
+            case Submit(request=new, others=others):
+                for each in (new, *others):
+                    self._add(each)
             case Cancel(id=request_id, by=by):
                 for grammars in self._grammars():
                     grammars.drop(request_id)
@@ -111,6 +106,17 @@ class Replica:
                     return  # it ended while the message was on its way
             case Stop():
                 self._stopped = True
+
+    def _add(self, new: NewRequest) -> None:
+        try:
+            self._refuse_other_pattern(new)
+            request = self.engine.add(new)
+            if isinstance(new, TextRequest) and new.grammar is not None and request.stage is Stage.WAITING:
+                self._compile(new, request.model)
+        except InvalidRequest as error:
+            self._say(Rejected(new.id, error.field, str(error)))
+        except DuplicateRequest as error:
+            self._say(Rejected(new.id, "id", str(error)))
 
     def _refuse_other_pattern(self, new: NewRequest) -> None:
         model = self.models.get(new.model)
@@ -174,7 +180,7 @@ def main(address: str, options_json: str, front: int) -> int:
         say(Loading("starting", 0, 0))
         try:
             models = load(options, say)
-            replica = Replica(socket, models)
+            replica = Replica(socket, models, max_slowdown=options.max_slowdown)
         except Exception as error:  # whatever it is, another try would end the same way
             text = str(error) if isinstance(error, HeadwayError) else error_words(error)
             say(LoadFailed(type(error).__name__, text))

@@ -129,17 +129,18 @@ class Pair:
         reusable = then["levels"].reusable
         if reusable:
             lines.append(
-                f"Of {name}: {count(reusable, 'block')} stay reusable, by policy: free to be evicted, good for a hit."
+                f"Of {name}: {count(reusable, 'block')} stay reusable: they can be evicted, or reused by a later "
+                "prompt (a cache hit)."
             )
         else:
-            lines.append(f"Of {name}: nothing. Its blocks are free (prefix reuse is off).")
+            lines.append(f"Of {name}: nothing. Its blocks are free (prefix caching is off).")
         for other, (stage, known, held) in then["others"].items():
             if stage is Stage.RUNNING:
                 lines.append(f"For {other}: its own {count(held, 'block')}, the state of its positions, had to stay.")
             else:
                 lines.append(
                     f"For {other}: it waited and held no block. Its {known} known tokens stay; their state must be "
-                    "there before it moves again."
+                    "in memory before it continues."
                 )
         return lines
 
@@ -150,7 +151,7 @@ class Pair:
     def records_view(self) -> dict[str, Any]:
         """Both records as they ended, ready for JSON."""
         story, now = self.narrator.story, self.events[-1].at if self.events else 0
-        return {name: request_view(story, story.record(name), now) for name in self.prompts}
+        return {name: msgspec.to_builtins(request_view(story, story.record(name), now)) for name in self.prompts}
 
 
 def _extent(sequence: Sequence) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from tokenizers import decoders, models
 
 from headway.artifacts.files import ModelFiles
 from headway.core.errors import UnsupportedModel
+from headway.text.frame import Frame
 
 #: From this length on a text is encoded as a batch of one: only then does the library let go of the interpreter, so
 #: that other threads go on (a megabyte takes a second). For short texts that costs more than it gives.
@@ -20,6 +22,24 @@ _LONG_CHARACTERS = 4096
 _MOST_COMPOSED = 4
 #: Steps before the merges that lose no byte of a text; `Split` does not, unless it removes what it splits at.
 _KEEPING = {"ByteLevel", "Digits", "Split"}
+#: Steps that leave letters and digits of ASCII what they are, and a space a space (or drop one of several in a row).
+_NORMALIZING = {
+    "BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "Strip", "StripAccents",
+}  # fmt: skip
+_PARTING = {"BertPreTokenizer", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"}
+_SPACE = re.compile(r"[ \t\r\n]")
+#: A word's beginning that no normalizer drops, behind a space that all of them know.
+_WORD = re.compile(r"(?:\A|(?<=[ \t\r\n]))[A-Za-z0-9]")
+
+
+def _leaves_words(step: dict[str, Any]) -> bool:
+    collapses = step["type"] == "Replace" and step["pattern"] == {"Regex": " {2,}"} and step["content"] in (" ", "▁")
+    return step["type"] in _NORMALIZING or collapses
+
+
+def _parts_at_spaces(step: dict[str, Any]) -> bool:
+    kind = step["type"]
+    return kind in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit") or (kind == "Metaspace" and step["split"])
 
 
 class Tokenizer:
@@ -32,7 +52,7 @@ class Tokenizer:
         try:
             self._rules = Rules.from_file(str(files.tokenizer))
         except Exception as error:  # the library raises bare Exception
-            raise UnsupportedModel(files.name, f"a tokenizer.json of another kind ({error})") from error
+            raise UnsupportedModel(files.name, f"a tokenizer.json that cannot be read ({error})") from error
         self._modules = files.modules
         if files.modules is not None:  # lengths are the server's affair: what is cut off is said
             self._rules.no_truncation()
@@ -45,6 +65,11 @@ class Tokenizer:
         self.added = {token.content: id for id, token in added.items()}
         self._bytes: dict[int, bytes] = {}
         self._byte_level = isinstance(self._rules.decoder, decoders.ByteLevel)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The special tokens around a text. Raises UnsupportedModel for a tokenizer that does more than that."""
+        return Frame.of(self._rules, self._name)
 
     @property
     def vocabulary(self) -> int:
@@ -63,6 +88,16 @@ class Tokenizer:
         (encoding,) = self._rules.encode_batch_fast([text], add_special_tokens=False)
         return [*begin, *encoding.ids]
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The own tokens of each text, without a begin token. The library lets go of the interpreter meanwhile, and
+        uses several cores."""
+        return [each.ids for each in self._rules.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """For each of the text's own tokens, which characters it stands for: (start, end)."""
+        (encoding,) = self._rules.encode_batch([text], add_special_tokens=False)
+        return list(encoding.offsets)
+
     def encode_with_special(self, text: str, pair: str | None = None) -> tuple[list[int], int]:
         """An encoder's input: the text's token ids, or those of `text` and `pair`, with the special tokens that the
         model wants around them, however many there are; and where the second text begins (0: there is none, or the
@@ -71,17 +106,17 @@ class Tokenizer:
         if self._modules is not None and self._modules.lowercase:
             texts = [each.lower() for each in texts]
         if sum(map(len, texts)) < _LONG_CHARACTERS:
-            encoding = self._rules.encode(*texts)
+            encoding = self._rules.encode(texts[0], None if pair is None else texts[1])
         else:
             (encoding,) = self._rules.encode_batch([texts[0] if pair is None else tuple(texts)])
         second = encoding.type_ids
         return encoding.ids, second.index(1) if pair is not None and 1 in second else 0
 
     def fewest_tokens(self, text: str) -> int:
-        """No encoding of `text` has fewer tokens: known from its length alone, without tokenising it. 0 if this
-        tokenizer's rules do not tell."""
+        """No encoding of `text` has fewer tokens: known from its length, or the number of its words, without
+        tokenising it. 0 if this tokenizer's rules do not tell."""
         if self._longest_token is None:
-            return 0
+            return len(_WORD.findall(text)) if self._splits_words else 0
         kept = size = len(data := text.encode())
         if self._rules.normalizer is not None:
             # one ASCII character is lost to each other character at most, as the letter below an accent
@@ -89,6 +124,21 @@ class Tokenizer:
         elif self._dropped:
             kept = len(data.translate(None, self._dropped))
         return -(-kept // self._longest_token)
+
+    @cached_property
+    def _splits_words(self) -> bool:
+        """Whether each word is a token of its own, or several: one that is not known is one token however long it is,
+        so lengths tell nothing. Only words that begin with a letter or digit of ASCII are sure to be left by a
+        normalizer."""
+        rules = self._rules
+        return (
+            isinstance(rules.model, models.WordPiece | models.Unigram)
+            and all(map(_leaves_words, _steps(rules.normalizer, "normalizers")))
+            and any(_parts_at_spaces(step) for step in _steps(rules.pre_tokenizer, "pretokenizers"))
+            and all(step["type"] in _PARTING for step in _steps(rules.pre_tokenizer, "pretokenizers"))
+            and not any(_SPACE.search(token.content) for token in rules.get_added_tokens_decoder().values())
+            and rules.truncation is None
+        )
 
     @cached_property
     def _dropped(self) -> bytes:

@@ -1,4 +1,5 @@
-"""What answers look like, as types: for `/openapi.json` alone. The tests hold real answers against them.
+"""What answers look like, as types: for `/openapi.json` alone. The tests hold real answers against them. What
+requests and pools look like is in `story/tell/views.py`.
 
 A member that may be absent is `Unset`; answers may have more members than these.
 """
@@ -10,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headway.core.request import FinishReason, Pattern, Stage
-from headway.core.verdict import On, Verdict, WaitRule
+from headway.core.request import FinishReason
 from headway.front.state import State
 
 Count: TypeAlias = int
@@ -95,9 +95,79 @@ class ChatCompletion(msgspec.Struct):
     usage: Usage
 
 
+class EvaluatedUsage(msgspec.Struct):
+    """Positions that the model evaluated, special tokens included."""
+
+    prompt_tokens: Count
+    total_tokens: Count
+
+
+class Treated(msgspec.Struct):
+    """What was done with an input that was not evaluated as it is. `tokens` are those that it came with, `kept` those
+    that were left of a truncated one, `windows` the positions of each window, `chunks` the tokens, from and to, that
+    each vector of a late pass is pooled from."""
+
+    index: Count
+    what: Literal["truncated", "split", "late"]
+    tokens: Count
+    kept: Count | UnsetType = UNSET
+    windows: list[Count] | UnsetType = UNSET
+    chunks: list[list[Count]] | UnsetType = UNSET
+
+
+class Evaluations(msgspec.Struct):
+    """How many evaluations (forward passes) there were, each window counted; and what was done with inputs that were
+    too long."""
+
+    evaluations: Count
+    inputs: list[Treated]
+
+
+class Embedding(msgspec.Struct):
+    """Numbers, or base64 of fp32 values, little-endian; `embeddings` are the tokens', where those are asked for."""
+
+    object: Literal["embedding"]
+    index: Count
+    embedding: list[float] | str | UnsetType = UNSET
+    embeddings: list[list[float] | str] | UnsetType = UNSET
+
+
+class EmbeddingList(msgspec.Struct):
+    """In the order of the inputs; a document of several chunks has an embedding for each."""
+
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EvaluatedUsage
+    headway: Evaluations
+
+
+class RankedText(msgspec.Struct):
+    text: str
+
+
+class Ranked(msgspec.Struct):
+    """`index` is the document's place in the request."""
+
+    index: Count
+    relevance_score: float
+    document: RankedText | UnsetType = UNSET
+
+
+class Reranking(msgspec.Struct):
+    """The most relevant first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    meta: Object
+    usage: EvaluatedUsage
+    headway: Evaluations
+
+
 class Model(msgspec.Struct):
-    """`max_model_len` is the most positions of a sequence, `headway` what the replica has to give, as the event
-    `loaded` says it; both null while the model loads."""
+    """`max_model_len` is the maximum context length, `headway` the replica's resources as in the event `loaded`; both
+    are null while the model loads."""
 
     id: str
     object: Literal["model"]
@@ -131,93 +201,3 @@ class Tokens(msgspec.Struct):
 
 class Prompt(msgspec.Struct):
     prompt: str
-
-
-class Sequence(msgspec.Struct):
-    """One token history: positions by what became of them, blocks held and shared, tokens."""
-
-    positions: dict[str, Count]
-    blocks: dict[str, Count]
-    tokens: dict[str, Count]
-
-
-class Prefix(msgspec.Struct):
-    """Positions reused at first admission, and why there were no more."""
-
-    reused: Count
-    miss: Object | None
-
-
-class Interval(msgspec.Struct):
-    """Time of one kind, in milliseconds; waits name what for."""
-
-    name: str
-    ms: float
-    on: On | UnsetType = UNSET
-    rule: WaitRule | UnsetType = UNSET
-
-
-class RequestRecord(msgspec.Struct):
-    """Where a request is, why, and where its time went: `intervals` sum to `elapsed_ms`."""
-
-    id: str
-    pattern: Pattern
-    stage: Stage
-    verdict: Verdict | None
-    sequences: list[Sequence]
-    preemptions: Count
-    preempted_for: list[str]
-    prefix: Prefix
-    intervals: list[Interval]
-    elapsed_ms: float
-    priority: int
-    max_tokens: int | None
-
-
-class RequestRecords(msgspec.Struct):
-    """A page; `next` is the id to go on `after`, or null."""
-
-    data: list[RequestRecord]
-    next: str | None
-
-
-class ListRecords(msgspec.Struct):
-    """The requests of one exchange with a list of prompts."""
-
-    id: str
-    data: list[RequestRecord]
-
-
-class Blocks(msgspec.Struct):
-    """live + reusable + free = total."""
-
-    total: Count
-    live: Count
-    reusable: Count
-    free: Count
-
-
-class Tier(msgspec.Struct):
-    name: str
-    blocks: Count
-    bytes: Count
-
-
-class ModelLevels(msgspec.Struct):
-    """What one model's pool holds, in the unit of its space, and how many of its seats are used."""
-
-    model: str
-    live: Count
-    reusable: Count
-    free: Count
-    seats: Count
-
-
-class Pool(msgspec.Struct):
-    """Memory reserved for state, and what its blocks are."""
-
-    reserved_bytes: Count
-    block_tokens: Count
-    blocks: Blocks
-    tiers: list[Tier]
-    models: list[ModelLevels]

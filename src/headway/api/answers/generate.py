@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,18 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.api.answers.never import Wanted, never
+from headway.api.answers.following import Following
+from headway.api.answers.never import Wanted
 from headway.api.answers.shapes import Shape, usage
-from headway.core.events import GRAMMAR, NOT_FINITE
+from headway.core.events import GRAMMAR
 from headway.core.plan import TokenLogprob
 from headway.core.request import Emission, Stage, TextRequest
-from headway.core.verdict import Never
 from headway.front.exchange import Exchange
 from headway.front.models import FrontTextModel
-from headway.front.refusals import Refusal, cancelled
+from headway.front.refusals import Refusal
 from headway.front.state import Arriving, End, Front, Inbox
-from headway.story.reduce.record import Record
-from headway.story.tell.explain import timing
 from headway.text.answer import AnswerText
 
 T = TypeVar("T")
@@ -46,10 +43,9 @@ class Part:
     texts: dict[int, AnswerText] = field(default_factory=dict)
 
 
-class Answer:
-    """The generating requests of one exchange (one, or one for each prompt of a list), followed from submission to
-    their end. What ends one of them early ends the exchange, and with it the others. `wanted` says in which fields of
-    the body each asked for what, and `grammar_field` which one says what the answers must be."""
+class Answer(Following):
+    """The generating requests of one exchange, one for each prompt. `wanted` says in which fields of the body each
+    asked for what, and `grammar_field` which one says what the answers must be."""
 
     def __init__(
         self,
@@ -62,16 +58,12 @@ class Answer:
         wanted: Sequence[Wanted],
         grammar_field: str | None = None,
     ) -> None:
+        super().__init__(front, model, exchange)
         self._grammar_field = grammar_field
-        self._wanted = {new.id: each for new, each in zip(news, wanted, strict=True)}
-        self._front = front
-        self._model = model
+        self._answer_texts = model.answer_texts
         self._shape = shape
-        self._queue: asyncio.Queue[Arriving] = asyncio.Queue()
         self._parts: dict[str, Part] = {}
-        for new, echo in zip(news, echoes, strict=True):
-            inbox = front.submit(new, exchange.received_at, exchange.claim, self._queue)
-            exchange.served.append(new.id)
+        for new, echo, inbox in zip(news, echoes, self.submit(news, wanted), strict=True):
             part = Part(new, sum(part.new.n for part in self._parts.values()), inbox, echo)
             if new.prompt_logprobs is not None:
                 part.scores.append((new.prompt[0], None))
@@ -79,24 +71,24 @@ class Answer:
 
     async def whole(self, request: Request, headers: dict[str, str]) -> Response:
         """The unstreamed answer. Raises Refusal when it cannot be given."""
-        end = await self._unless_gone(request.receive, self._collect())
+        end = await self.unless_gone(request.receive, self.collect())
         if end is None:
             return Response(status_code=499)
         if end.stage is not Stage.FINISHED:
-            raise self._refusal(end)
-        body = self._shape.whole(usage(self._records))
-        return Response(_json.encode(body), 200, headers | {"headway-timing": self._timing()}, "application/json")
+            raise self.refusal(end)
+        body = self._shape.whole(usage(self.records))
+        return Response(_json.encode(body), 200, headers | {"headway-timing": self.timing()}, "application/json")
 
     async def stream(
         self, request: Request, headers: dict[str, str], *, include_usage: bool, continuous_usage: bool = False
     ) -> Response:
         """A response that streams: with `include_usage` usage comes at the end, with `continuous_usage` in each chunk
         as it is so far. Raises Refusal when a request was refused or failed before it was queued."""
-        if not await self._unless_gone(request.receive, self._settled()):
+        if not await self.unless_gone(request.receive, self._settled()):
             return Response(status_code=499)
         for part in self._parts.values():
             if part.inbox.refused is not None:
-                raise self._refusal(part.inbox.refused)
+                raise self.refusal(part.inbox.refused)
         return _Stream(self, headers, include_usage, continuous_usage)
 
     async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes | None]:
@@ -111,25 +103,25 @@ class Answer:
                 continue
             if isinstance(item, End):
                 if item.stage is not Stage.FINISHED:
-                    yield _json.encode(self._refusal(item).body())
+                    yield _json.encode(self.refusal(item).body())
                     return
                 open_parts -= 1
                 continue
             assert isinstance(item, Emission), "a text model sends tokens"
             open_choices -= item.finish is not None
             emitted += len(item.tokens)
-            rows = self._take(item)
+            rows = self.take(item)
             for i, row in enumerate(rows):
                 chunk = self._shape.chunk([row])
                 if continuous_usage:
-                    chunk["usage"] = usage(self._records, emitted)
+                    chunk["usage"] = usage(self.records, emitted)
                 elif include_usage:
                     chunk["usage"] = None
                 if not include_usage and not open_choices and i == len(rows) - 1:
-                    chunk["headway"] = self._timing()
+                    chunk["headway"] = self.timing()
                 yield _json.encode(chunk)
             if include_usage and not open_choices:
-                last = self._shape.chunk([]) | {"usage": usage(self._records), "headway": self._timing()}
+                last = self._shape.chunk([]) | {"usage": usage(self.records), "headway": self.timing()}
                 yield _json.encode(last)
         yield b"[DONE]"
 
@@ -143,37 +135,16 @@ class Answer:
 
     async def follow(self, receive: Receive, work: Awaitable[None]) -> None:
         """Do `work` unless the client leaves."""
-        await self._unless_gone(receive, work)
-
-    @property
-    def _records(self) -> list[Record]:
-        return [self._front.story.record(id) for id in self._parts]
-
-    def _timing(self) -> str:
-        """Where the time went: of several requests, that of the one that took longest."""
-        now = self._front.clock.now_ns()
-        return timing(max(self._records, key=lambda record: record.elapsed_ns(now)), now)
-
-    async def _collect(self) -> End:
-        """Take everything; the last end, or the first that is not good."""
-        ends = 0
-        while True:
-            item = await self._queue.get()
-            if isinstance(item, Emission):
-                self._take(item)
-                continue
-            assert isinstance(item, End), "a text model sends tokens"
-            ends += 1
-            if ends == len(self._parts) or item.stage is not Stage.FINISHED:
-                return item
+        await self.unless_gone(receive, work)
 
     async def _settled(self) -> bool:
         for part in self._parts.values():
             await part.inbox.settled.wait()
         return True
 
-    def _take(self, emission: Emission) -> list[dict[str, Any]]:
+    def take(self, emission: Arriving) -> list[dict[str, Any]]:
         """Add tokens to their choice. Returns what a stream says about them."""
+        assert isinstance(emission, Emission), "a text model sends tokens"
         part = self._parts[emission.id]
         new = part.new
         part.scores += [(one.token, one) for one in emission.prompt_logprobs]
@@ -182,7 +153,7 @@ class Answer:
         choice = self._shape.choice_of(part.first + emission.index)
         text, told = "", [(one.token, one) for one in emission.logprobs]
         if emission.index not in part.texts:
-            part.texts[emission.index] = self._model.answer_texts(
+            part.texts[emission.index] = self._answer_texts(
                 new.stop, new.min_tokens, self._shape.shown, keep_stop=self._shape.keeps_stop
             )
             choice.scores = part.scores
@@ -201,34 +172,12 @@ class Answer:
         unsaid = emission.finish == "stop" and emission.tokens[-1] in self._shape.unsaid
         return emission.tokens[:-1] if unsaid else emission.tokens
 
-    async def _unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
-        """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""
-        working = asyncio.ensure_future(work)
-        leaving = asyncio.create_task(_disconnected(receive))
-        try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else None
-        finally:
-            for task in (working, leaving):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-
-    def _refusal(self, end: End) -> Refusal:
-        """Why there is no answer, or no more of it."""
-        rejected = self._parts[end.id].inbox.rejected
-        if rejected is not None:
-            raise rejected
+    def refusal(self, end: End) -> Refusal:
         record = self._front.story.record(end.id)
-        if isinstance(record.verdict, Never):
-            assert self._model.ready is not None
-            return never(record.verdict, self._wanted[end.id], self._model.ready.block_tokens)
-        if end.stage is Stage.CANCELLED:
-            return cancelled(record.reason, self._front.limits.max_seconds)
-        if record.reason == GRAMMAR:
+        if self._inboxes[end.id].rejected is None and record.reason == GRAMMAR and end.stage is Stage.FAILED:
             text = f"{self._grammar_field}: {end.message}"
             return Refusal(400, text, code="invalid_grammar", param=self._grammar_field)
-        return Refusal(500, end.message, code=NOT_FINITE if record.reason == NOT_FINITE else "failed")
+        return super().refusal(end)
 
 
 class _Stream(Response):
@@ -250,8 +199,3 @@ class _Stream(Response):
             event = _COMMENT if data is None else b"data: " + data + b"\n\n"
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -78,7 +78,7 @@ def _pool_exceeded(wanted: Wanted, verdict: Never, block_tokens: int) -> Refusal
     most = "" if wanted.most_tokens is None else f" and {wanted.most_tokens} in the completion"
     each = f" of each of {wanted.n} answers" if wanted.n > 1 and most else ""
     tokens = f"{wanted.prompt} in {wanted.named}{most}{each}"
-    text = f"the tokens ({tokens}) need {verdict.need} blocks of state, and the pool has {verdict.limit}"
+    text = f"the tokens ({tokens}) need {verdict.need} blocks of state (KV cache), and the pool has {verdict.limit}"
     if wanted.prompt >= verdict.limit * block_tokens:
         param = wanted.prompt_field
     elif wanted.most_tokens is not None:

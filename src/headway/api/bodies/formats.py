@@ -27,7 +27,7 @@ _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|/(?![/*])(?:\\.|[^/\\\n])+/|//[^\n]*|#[
 
 
 class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
-    """`strict` changes nothing: an answer is always held to its schema."""
+    """`strict` changes nothing: an answer always fits its schema."""
 
     name: str
     schema: dict[str, Any] | bool
@@ -36,7 +36,7 @@ class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """OpenAI's `response_format`. A schema may also stand under `schema`, as clients of llama.cpp and Together send
+    """OpenAI's `response_format`. A schema may also be given as `schema`, as clients of llama.cpp and Together send
     it."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -84,7 +84,7 @@ def asked_grammar(body: Formats) -> Asked | None:
     given = [Asked(grammar, field) for field, grammar in _given(body) if grammar is not None]
     if len(given) > 1:
         names = " and ".join(asked.field for asked in given)
-        raise InvalidRequest(given[1].field, f"{names} both say what the answer must be; only one may")
+        raise InvalidRequest(given[1].field, f"{names} both constrain the answer; only one may")
     if not given:
         return None
     size = len(given[0].grammar.source)
@@ -126,7 +126,7 @@ def _response_format(asked: ResponseFormat | None) -> Grammar | None:
         message = "response_format has a schema, so its type must be json_object or json_schema"
         raise InvalidRequest("response_format", message)
     if asked.json_schema is not None and asked.schema is not None:
-        message = "response_format has a json_schema and a schema; only one may say what the answer must be"
+        message = "response_format has both json_schema and schema; only one may be given"
         raise InvalidRequest("response_format", message)
     if asked.type == "text":
         return None
@@ -164,7 +164,7 @@ def _schema(field: str, schema: Schema) -> Grammar:
         try:
             schema = json.loads(schema, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(field, f"{field} is text that is not JSON: {error}") from error
+            raise InvalidRequest(field, f"{field} is a string that is not JSON: {error}") from error
     try:
         read = read_schema(schema)
     except GrammarError as error:
@@ -174,20 +174,20 @@ def _schema(field: str, schema: Schema) -> Grammar:
 
 def _no_number(word: str) -> None:
     """JSON has no such number, though Python's reader does."""
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _regex(field: str, pattern: str) -> Grammar:
     if not 0 < len(pattern) <= MOST_LITERAL:
-        raise InvalidRequest(field, f"{field} has {len(pattern)} characters; it must have from 1 to {MOST_LITERAL}")
+        raise InvalidRequest(field, f"{field} has {len(pattern)} characters; it must have 1 to {MOST_LITERAL}")
     return Grammar("regex", pattern)
 
 
 def _choice(field: str, texts: list[str]) -> Grammar:
     if not texts or "" in texts:
-        raise InvalidRequest(field, f"{field} must be a list of texts to choose from, none of them empty")
+        raise InvalidRequest(field, f"{field} must be a list of non-empty strings to choose from")
     if (longest := max(map(len, texts))) > MOST_LITERAL:
-        raise InvalidRequest(field, f"{field} has a text of {longest} characters; the limit is {MOST_LITERAL}")
+        raise InvalidRequest(field, f"{field} has a string of {longest} characters; the limit is {MOST_LITERAL}")
     return Grammar("choice", json.dumps(texts, ensure_ascii=False))
 
 
@@ -196,5 +196,5 @@ def _grammar(field: str, source: str) -> Grammar:
     if is_gbnf(source):
         return Grammar("gbnf", source)
     if "<" in _QUOTED.sub("", source):
-        raise InvalidRequest(field, f"{field} names a token with <…>; special tokens cannot be part of an answer")
+        raise InvalidRequest(field, f"{field} refers to a token with <…>; special tokens cannot be part of an answer")
     return Grammar("lark", source)

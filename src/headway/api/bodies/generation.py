@@ -1,67 +1,25 @@
-"""Bodies of generating requests: which fields have an effect, which are accepted without one, which are refused.
-
-Nothing is silently ignored: a field is served, or named in the header `headway-ignored`, or refused by name. A known
-field given as null or at its default counts as absent, even if it is not supported.
-"""
+"""Bodies of generating requests."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headway.api.bodies.fields import Range, read_fields
 from headway.api.bodies.formats import Formats
-from headway.api.bodies.known import UNSUPPORTED, is_hint
-from headway.api.bodies.reading import as_struct, read_object
+from headway.api.bodies.known import UNSUPPORTED
 from headway.core.config import draft_tokens
 from headway.core.errors import InvalidRequest
 from headway.core.plan import Sampling
-from headway.core.request import MOST_LOGPROBS
 
-#: Beyond any option's limit, and within what arithmetic and messages can carry.
-_MOST = 1 << 31
 #: They are matched in one pass, so their number costs a token nothing; their characters cost memory.
 MOST_STOPS, MOST_STOP_CHARACTERS = 1000, 1 << 15
 #: Of a plain completion's answer where `max_tokens` is left out, as in OpenAI's reference.
 DEFAULT_COMPLETION_TOKENS = 16
-
-
-class Range(NamedTuple):
-    """Numbers from `low` to `high`; with `above`, `low` itself is not one of them."""
-
-    low: int
-    high: int
-    above: bool = False
-
-    def check(self, field: str, value: float) -> None:
-        """Raises InvalidRequest, naming the field, for a value outside."""
-        if not self.low <= value <= self.high or (self.above and value == self.low):
-            low, to = ("more than ", " and at most ") if self.above else ("from ", " to ")
-            raise InvalidRequest(field, f"{field} is {value}; it must be {low}{self.low}{to}{self.high}")
-
-
-#: What a number may be, by its field: checked here, and told by `/openapi.json`. -1 and 0 of `top_k` both mean all.
-RANGES: dict[str, Range] = {
-    "frequency_penalty": Range(-2, 2),
-    "logprobs": Range(0, MOST_LOGPROBS),
-    "max_completion_tokens": Range(1, _MOST),
-    "max_tokens": Range(1, _MOST),
-    "min_p": Range(0, 1),
-    "min_tokens": Range(0, _MOST),
-    "n": Range(1, _MOST),
-    "presence_penalty": Range(-2, 2),
-    "priority": Range(-(1 << 63), (1 << 63) - 1),
-    "prompt_logprobs": Range(0, MOST_LOGPROBS),
-    "repetition_penalty": Range(0, 100, above=True),
-    "seed": Range(-(1 << 63), (1 << 63) - 1),
-    "temperature": Range(0, 2),
-    "top_k": Range(-1, _MOST),
-    "top_logprobs": Range(0, MOST_LOGPROBS),
-    "top_p": Range(0, 1, above=True),
-}
 BIAS = Range(-100, 100)
 #: Python reads no number of thousands of digits, and no vocabulary needs one of more than these.
 TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -188,14 +146,16 @@ class CompletionBody(_Common, kw_only=True):
         """Each prompt of a list; None when there is just one. Raises InvalidRequest."""
         if isinstance(self.prompt, str) or all(type(item) is int for item in self.prompt):
             if not self.prompt:
-                raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+                raise InvalidRequest("prompt", "the prompt is empty; at least one token is required")
             return None
         for i, item in enumerate(self.prompt):
             if not isinstance(item, str) and not (isinstance(item, list) and all(type(id) is int for id in item)):
-                kinds = "a text, a list of token ids, a list of texts or a list of lists of token ids"
-                raise InvalidRequest("prompt", f"prompt must be {kinds}; prompt[{i}] is neither text nor token ids")
+                kinds = "a string, a list of token ids, a list of strings or a list of lists of token ids"
+                raise InvalidRequest(
+                    "prompt", f"prompt must be {kinds}; prompt[{i}] is neither a string nor token ids"
+                )
             if not item:
-                raise InvalidRequest("prompt", f"prompt[{i}] is empty; at least one token is needed")
+                raise InvalidRequest("prompt", f"prompt[{i}] is empty; at least one token is required")
         return self.prompt
 
     @property
@@ -203,7 +163,7 @@ class CompletionBody(_Common, kw_only=True):
         """Likeliest tokens to report beside each; None: no logprobs."""
         if self.logprobs is True:
             raise InvalidRequest(
-                "logprobs", "logprobs is true; here it is a number, of the likeliest tokens to report"
+                "logprobs", "logprobs is true; here it must be a number: how many of the likeliest tokens to report"
             )
         return None if self.logprobs is None or self.logprobs is False else self.logprobs
 
@@ -223,39 +183,12 @@ BodyT = TypeVar("BodyT", bound=_Common)
 
 def read_body(kind: type[BodyT], data: bytes) -> tuple[BodyT, list[str]]:
     """Returns the body and the names of the fields that were accepted without effect. Raises InvalidRequest."""
-    given: dict[str, Any] = {}
-    ignored: list[str] = []
-    for name, value in read_object(data).items():
-        if is_hint(name):
-            ignored += [name] if value is not None else []
-        elif name in UNSUPPORTED and name not in kind.__struct_fields__:
-            if not _asks_nothing(value, UNSUPPORTED[name]):
-                raise InvalidRequest(name, f"{name} is not supported; leave it out, or send {_defaults(name)}")
-        elif name not in kind.__struct_fields__:
-            raise InvalidRequest(name, f"{name} is not a known field")
-        else:
-            given[name] = value
-    body = as_struct(kind, given)
+    body, ignored = read_fields(kind, data, UNSUPPORTED)
     _check(body)
     return body, ignored
 
 
-def _defaults(name: str) -> str:
-    return " or ".join(msgspec.json.encode(value).decode() for value in (None, *UNSUPPORTED[name]))
-
-
-def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:
-    """Null, or one of `defaults`; to Python `0 == False`, to JSON they differ."""
-    return value is None or any(
-        value == default and isinstance(value, bool) == isinstance(default, bool) for default in defaults
-    )
-
-
 def _check(body: _Common) -> None:
-    for name, allowed in RANGES.items():
-        value = getattr(body, name, None)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            allowed.check(name, value)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options requires stream: true")
     body.sampling()

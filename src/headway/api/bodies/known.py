@@ -138,6 +138,35 @@ LLAMA_CPP: dict[str, tuple[Any, ...]] = {
 UNSUPPORTED: dict[str, tuple[Any, ...]] = OPENAI | VLLM | SGLANG | LLAMA_CPP
 
 
+#: The same of `/v1/embeddings` and `/v1/rerank`: vLLM's, Jina's, Cohere's and Text Embeddings Inference's.
+ENCODERS: dict[str, tuple[Any, ...]] = {
+    "activation": _NOTHING,
+    "additional_data": _NOTHING,
+    "deadline_ms": _NOTHING,
+    "embed_dtype": ("float32",),
+    "embedding_type": ("float",),
+    "embedding_types": (["float"],),
+    "endianness": ("native", "little"),
+    "images": _EMPTY,
+    "late_chunking": _OFF,
+    "max_chunks_per_doc": _NOTHING,
+    "mm_processor_kwargs": ({},),
+    "normalized": _NOTHING,
+    "overlap_tokens": _NOTHING,
+    "padding": _OFF,
+    "rank_fields": _EMPTY,
+    "raw_scores": _OFF,
+    "return_embeddings": _OFF,
+    "return_multivector": _OFF,
+    "softmax": _NOTHING,
+    "task": _NOTHING,
+    "truncate": (False, "NONE"),
+    "truncation": _OFF,
+    "truncation_side": ("right",),
+    "use_activation": (True,),
+}
+
+
 def is_hint(field: str) -> bool:
     """Whether a field is accepted without effect, whatever it says."""
     return field in IGNORED or re.fullmatch(IGNORED_NAMES, field) is not None

@@ -64,7 +64,7 @@ def _chat_prompt(
 ) -> ChatPrompt:
     template = model.template
     if not messages:
-        raise InvalidRequest("messages", "messages is empty; at least one message is needed")
+        raise InvalidRequest("messages", "messages is empty; at least one message is required")
     conversation = read_messages(messages, template.names.words)
     variables, unused = _variables(template, fields)
     read = read_calls(conversation.messages)
@@ -84,10 +84,10 @@ def _variables(template: ChatTemplate, fields: TemplateFields) -> tuple[dict[str
     given = {f"chat_template_kwargs.{name}": (name, value) for name, value in fields.chat_template_kwargs.items()}
     for name in fields.chat_template_kwargs:
         if not VARIABLE.fullmatch(name):
-            message = f"chat_template_kwargs has the key {name!r}; keys are names of variables"
+            message = f"chat_template_kwargs has the key {name!r}; keys must be variable names"
             raise InvalidRequest("chat_template_kwargs", message)
         if name in RESERVED or name in template.special:
-            message = f"chat_template_kwargs.{name} is not yours to set: the server gives {name} to the template"
+            message = f"chat_template_kwargs.{name} cannot be set: the server passes {name} to the template itself"
             raise InvalidRequest("chat_template_kwargs", message)
     if (effort := fields.reasoning_effort) is not None:
         if effort not in REASONING_EFFORTS:
@@ -106,7 +106,7 @@ def _variables(template: ChatTemplate, fields: TemplateFields) -> tuple[dict[str
 
 def _is_continued(fields: TemplateFields) -> bool:
     if fields.continue_final_message and fields.add_generation_prompt:
-        message = "continue_final_message needs add_generation_prompt: false, since no new message is begun"
+        message = "continue_final_message requires add_generation_prompt: false, since no new message is started"
         raise InvalidRequest("continue_final_message", message)
     return fields.continue_final_message
 

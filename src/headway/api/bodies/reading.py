@@ -45,8 +45,8 @@ def read_object(data: bytes) -> dict[str, Any]:
 def as_struct(kind: type[StructT], given: dict[str, Any]) -> StructT:
     """`given` as `kind`. Nulls count as absent, except of fields whose default is `UNSET`, which tell the two apart;
     1.0 is a whole number, as JSON schema has it. Raises InvalidRequest naming the first field that is wrong."""
-    told_apart = {field.name for field in msgspec.structs.fields(kind) if field.default is msgspec.UNSET}
-    kept = {name: _whole(value) for name, value in given.items() if value is not None or name in told_apart}
+    null_matters = {field.name for field in msgspec.structs.fields(kind) if field.default is msgspec.UNSET}
+    kept = {name: _whole(value) for name, value in given.items() if value is not None or name in null_matters}
     try:
         return msgspec.convert(kept, kind)
     except msgspec.ValidationError as error:

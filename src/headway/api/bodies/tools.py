@@ -50,7 +50,9 @@ class Tools:
         if text is None:
             return None
         if text.grammar.kind not in ("json", "json_schema"):
-            message = f"{text.field} and tools are not supported together; with tools, text can be held to JSON only"
+            message = (
+                f"{text.field} and tools are not supported together; with tools, text can be constrained to JSON only"
+            )
             raise InvalidRequest(text.field, message)
         schema = json.loads(text.grammar.source or '{"type": "object"}')
         make = partial(calls_or_json, text=schema)
@@ -76,7 +78,9 @@ class Tools:
         except GrammarError as error:
             raise InvalidRequest("tools", f"tools: {error}") from error
         if (size := len(grammar.source)) > MOST_SOURCE:
-            raise InvalidRequest("tools", f"tools make a grammar of {size} characters; the limit is {MOST_SOURCE}")
+            raise InvalidRequest(
+                "tools", f"tools compile to a grammar of {size} characters; the limit is {MOST_SOURCE}"
+            )
         return grammar
 
 
@@ -87,11 +91,13 @@ def read_tools(tools: Sequence[Any], choice: str | Mapping[str, Any] | None, par
     """
     functions: dict[str, dict[str, Any]] = {}
     if len(tools) > _MOST_TOOLS:
-        raise InvalidRequest("tools", f"tools has {len(tools)} entries; at most {_MOST_TOOLS} are served")
+        raise InvalidRequest("tools", f"tools has {len(tools)} entries; the limit is {_MOST_TOOLS}")
     for i, tool in enumerate(tools):
         name, parameters = _function(f"tools[{i}]", tool)
         if name in functions:
-            raise InvalidRequest(f"tools[{i}].function.name", f"tools[{i}] has the name {name!r} of an earlier one")
+            raise InvalidRequest(
+                f"tools[{i}].function.name", f"tools[{i}] repeats the name {name!r} of an earlier tool"
+            )
         functions[name] = parameters
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
         choice, allowed = _allowed(choice, functions)
@@ -141,9 +147,7 @@ def _allowed(choice: Mapping[str, Any], functions: Mapping[str, Any]) -> tuple[s
     names = [_named(tool) for tool in listed]
     for name in names:
         if name not in functions:
-            raise InvalidRequest(
-                "tool_choice", f"tool_choice allows the function {name!r}, which tools does not offer"
-            )
+            raise InvalidRequest("tool_choice", f"tool_choice allows the function {name!r}, which is not in tools")
     return mode, frozenset(map(str, names))
 
 
@@ -157,7 +161,7 @@ def _forced(choice: str | Mapping[str, Any] | None, functions: Mapping[str, Any]
     if choice in (None, "none", "auto"):
         return ()
     if not functions:
-        raise InvalidRequest("tool_choice", "tool_choice demands a call, but tools is empty")
+        raise InvalidRequest("tool_choice", "tool_choice requires a call, but tools is empty")
     if choice == "required":
         return tuple(functions)
     if isinstance(choice, str) or choice.get("type") != "function" or not isinstance(choice.get("function"), dict):
@@ -166,5 +170,5 @@ def _forced(choice: str | Mapping[str, Any] | None, functions: Mapping[str, Any]
         raise InvalidRequest("tool_choice", f"tool_choice must be one of {known}, or {named}")
     name = choice["function"].get("name")
     if name not in functions:
-        raise InvalidRequest("tool_choice", f"tool_choice names the function {name!r}, which tools does not offer")
+        raise InvalidRequest("tool_choice", f"tool_choice names the function {name!r}, which is not in tools")
     return (name,)

@@ -36,7 +36,7 @@ from headway.front.state import Front
 async def chat(request: Request) -> Response:
     """Messages through the model's chat template, then generate."""
     front: Front = request.app.state.front
-    _admissible(front)
+    admissible(front)
     data = await request.body()
     body, ignored = await read_aside(partial(read_body, ChatBody), data)
     model = front.text_model(body.model)
@@ -54,7 +54,7 @@ async def chat(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """A plain prompt, as text or as token ids, or a list of prompts: then each is a request of its own."""
     front: Front = request.app.state.front
-    _admissible(front)
+    admissible(front)
     body, ignored, listed = await read_aside(_read_completion, await request.body())
     model = front.text_model(body.model)
     given = [body.prompt] if listed is None else listed
@@ -101,7 +101,7 @@ async def _generate(
     tools: Tools | None = None,
 ) -> Response:
     current = exchange(request)
-    _refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
+    refuse_unless_ready(front)  # the replica may have ended while the prompt was tokenised
     assert model.ready is not None
     front.check_free(current.id)
     await refuse_over_long(front, model, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
@@ -200,13 +200,13 @@ def _shape(model: FrontTextModel, body: ChatBody | CompletionBody, id: str, tool
     return shape
 
 
-def _admissible(front: Front) -> None:
+def admissible(front: Front) -> None:
     """Refuse before the body is read when nothing can be served now."""
-    _refuse_unless_ready(front)
+    refuse_unless_ready(front)
     refuse_when_full(front)
 
 
-def _refuse_unless_ready(front: Front) -> None:
+def refuse_unless_ready(front: Front) -> None:
     if front.state != "ready":
         front.turn_away("loading")
         raise not_ready(front)

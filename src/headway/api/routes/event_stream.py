@@ -30,7 +30,7 @@ async def events(request: Request) -> Response:
     after, missed = _begin(front, request.headers.get("last-event-id"), request.query_params.get("after"))
     until = request.query_params.get("until")
     if until not in (None, "now"):
-        raise InvalidRequest("until", f"until is {until!r}; it is now, or left out")
+        raise InvalidRequest("until", f"until is {until!r}; it must be now, or left out")
     headers = {"cache-control": "no-cache", "headway-clock-ns": str(front.clock.now_ns())}
     last = front.ring.last if until else None
     return StreamingResponse(_follow(front, after, missed, last), 200, headers, "text/event-stream")
@@ -41,11 +41,11 @@ def _begin(front: Front, last_id: str | None, after: str | None) -> tuple[int, b
     if last_id is not None:
         epoch, _, number = last_id.rpartition("-")
         if not number.isdecimal() or len(number) > _MOST_DIGITS or not epoch:
-            raise InvalidRequest("Last-Event-ID", f"Last-Event-ID is {last_id!r}; ids here read EPOCH-NUMBER")
+            raise InvalidRequest("Last-Event-ID", f"Last-Event-ID is {last_id!r}; ids have the form EPOCH-NUMBER")
         known = epoch == front.ring.epoch and int(number) <= front.ring.last
         return (int(number), False) if known else (0, True)
     if after not in (None, "now"):
-        raise InvalidRequest("after", f"after is {after!r}; it is now, or left out")
+        raise InvalidRequest("after", f"after is {after!r}; it must be now, or left out")
     return (front.ring.last if after else front.ring.first - 1), False
 
 

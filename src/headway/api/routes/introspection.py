@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from headway.api.bodies.reading import only
@@ -15,8 +15,8 @@ from headway.core.errors import InvalidRequest
 from headway.core.request import Stage
 from headway.front.ids import plain_ids
 from headway.front.state import Front
-from headway.story.reduce.reducer import NO_LEVELS
-from headway.story.tell.explain import request_views
+from headway.story.tell.explain import pool_view, request_views
+from headway.story.tell.views import ListView, PageView, PoolView, RequestView
 
 #: Requests on a page of `/v1/requests`: unless told otherwise, and at most.
 PAGE = 100
@@ -31,7 +31,7 @@ async def requests(request: Request) -> Response:
     only(query, "after", "limit", "stage")
     limit, stage = _limit(query.get("limit")), query.get("stage")
     if stage is not None and stage not in list(Stage):
-        raise InvalidRequest("stage", f"stage is {stage!r}; it is one of {', '.join(Stage)}")
+        raise InvalidRequest("stage", f"stage is {stage!r}; it must be one of {', '.join(Stage)}")
     live, ended = front.story.live, front.story.ended
     records = [*live.values(), *(record for record in reversed(ended.values()) if record.id not in live)]
     if (after := query.get("after")) is not None:
@@ -39,8 +39,8 @@ async def requests(request: Request) -> Response:
     if stage is not None:
         records = [record for record in records if record.stage == stage]
     now = front.clock.now_ns()
-    data = request_views(front.story, records[:limit], now)
-    return JSONResponse({"data": data, "next": records[limit - 1].id if len(records) > limit else None})
+    following = records[limit - 1].id if len(records) > limit else None
+    return _json(PageView(request_views(front.story, records[:limit], now), following))
 
 
 async def one_request(request: Request) -> Response:
@@ -53,34 +53,15 @@ async def one_request(request: Request) -> Response:
         await asyncio.gather(*map(front.cancelled, records))
     views = request_views(front.story, records, front.clock.now_ns())
     if records[0].id in plain_ids(id):
-        return JSONResponse(views[0])
-    return JSONResponse({"id": records[0].id.rpartition("~")[0], "data": views})
+        return _json(views[0])
+    return _json(ListView(records[0].id.rpartition("~")[0], tuple(views)))
 
 
 async def pool(request: Request) -> Response:
     """The levels of the first model that has blocks; `reserved_bytes` is all models', and `models` has the levels of
     each in the unit of its space."""
     front: Front = request.app.state.front
-    ready = front.ready.models if front.ready else ()
-    first = next((model for model in ready if model.blocks), None)
-    levels = front.story.models.get(first.name, NO_LEVELS) if first else NO_LEVELS
-    blocks = {
-        "total": first.blocks if first else 0,
-        "live": levels.live,
-        "reusable": levels.reusable,
-        "free": levels.free,
-    }
-    body: dict[str, Any] = {
-        "reserved_bytes": sum(model.reserved_bytes for model in ready),
-        "block_tokens": first.block_tokens if first else 0,
-        "blocks": blocks,
-        "tiers": [],
-        "models": [
-            {"model": name, "live": each.live, "reusable": each.reusable, "free": each.free, "seats": each.seats_used}
-            for name, each in front.story.models.items()
-        ],
-    }
-    return JSONResponse(body)
+    return _json(pool_view(front.story))
 
 
 async def metrics(request: Request) -> Response:
@@ -89,12 +70,16 @@ async def metrics(request: Request) -> Response:
     return Response(front.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def _json(view: PageView | RequestView | ListView | PoolView) -> Response:
+    return Response(msgspec.json.encode(view), media_type="application/json")
+
+
 def _place(ids: list[str], after: str) -> int:
     for id in plain_ids(after):
         if id in ids:
             return ids.index(id)
     text = (
-        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; begin again without it"
+        f"after is {after!r}, and no such request is live or among the last 1,000 that ended; start again without it"
     )
     raise InvalidRequest("after", text)
 

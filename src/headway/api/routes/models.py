@@ -30,7 +30,7 @@ async def health(request: Request) -> Response:
     front: Front = request.app.state.front
     stuck_s = front.stuck_s()
     if stuck_s > STUCK_AFTER_S:
-        raise Refusal(503, f"work is present and nothing has moved for {stuck_s:.0f} s", code="stuck")
+        raise Refusal(503, f"there is work, but nothing has progressed for {stuck_s:.0f} s", code="stuck")
     if front.state == "failed":
         raise Refusal(503, f"the model could not be loaded: {front.failure}", code="failed")
     return JSONResponse(

@@ -16,6 +16,7 @@ from headway.api.bodies.prompts import chat_prompt
 from headway.api.bodies.reading import as_struct, read_aside, read_object
 from headway.api.bodies.tools import read_tools
 from headway.core.errors import InvalidRequest
+from headway.front.models import FrontEncoder
 from headway.front.state import Front
 
 
@@ -54,7 +55,10 @@ async def tokenize(request: Request) -> Response:
         headers = {"headway-ignored": ", ".join(chat.ignored)} if chat.ignored else {}
     field = "prompt" if body.messages is None else "messages"
     await refuse_over_long(front, model, [(text, Wanted(0, None, prompt_field=field))])
-    tokens = await asyncio.to_thread(model.tokenizer.encode, text, add_bos=add_bos)
+    if isinstance(model, FrontEncoder):
+        tokens = await asyncio.to_thread(model.input_ids, text, special=body.add_special_tokens is not False)
+    else:
+        tokens = await asyncio.to_thread(model.tokenizer.encode, text, add_bos=add_bos)
     limit = model.max_context
     answer = {"tokens": tokens, "count": len(tokens), "max_model_len": limit}
     return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)

@@ -10,27 +10,19 @@ import numpy as np
 import torch
 
 from headway.artifacts.files import ModelFiles, Modules
+from headway.compute.embed.formats import FORMATS, choose_weights, multiplies_bf16
 from headway.compute.embed.pooling import Scores, Vectors, check_stages
+from headway.compute.embed.smoothing import smoothed
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
+from headway.compute.kernels.attention import Scratch
 from headway.compute.kernels.full_attention import FullAttention, Group
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.models.encoder import Encoder, Inputs, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
-
-FORMATS = ("fp32", "bf16")
-
-
-def choose_weights(weights: str) -> str:
-    """`auto` resolved. Raises ConfigError for a format that is not implemented for encoders."""
-    if weights == "auto":
-        return "fp32"
-    if weights not in FORMATS:
-        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {' or '.join(FORMATS)}")
-    return weights
 
 
 class EncoderExecutor:
@@ -46,6 +38,7 @@ class EncoderExecutor:
     ) -> None:
         self._facts, self._encoder, self._products, self._stages = facts, encoder, products, stages
         self._max_step_positions = max_step_positions
+        self._scratch = Scratch() if facts.weights_format != "fp32" and multiplies_bf16() else None
         self._counted = np.arange(encoder.spec.max_context)
 
     @property
@@ -67,6 +60,7 @@ class EncoderExecutor:
 
         cache, progress      as of the text executor; an encoder's weights are packed as they are read, so nothing is
                              kept in the cache and there is nothing to wait for
+        weights              see `embed/formats.py` for what "auto" is
         threads              of torch, for the whole process; None leaves torch's choice
         max_step_positions   positions of a step of several inputs; a single longer input takes a step of its own
 
@@ -77,15 +71,18 @@ class EncoderExecutor:
         spec, modules = EncoderSpec.from_config(files.config, files.name), files.modules or Modules()
         _check_stages(files.name, spec, modules)
         with torch.inference_mode():
-            weights = choose_weights(weights)
+            _check_format(weights)
             tensors = load_tensors(spec, files)
-            products = Products(probe_kernel(weights), matrices(spec, tensors))
-            encoder = Encoder(spec, tensors, products)
             stages = (
                 Vectors(modules, spec.hidden, tensors)
                 if spec.head == "none"
                 else Scores(spec, modules.activation, tensors)
             )
+            weights = choose_weights(spec, tensors, stages) if weights == "auto" else weights
+            if weights == "int8":
+                tensors = smoothed(spec, tensors)
+            products = Products(probe_kernel(weights), matrices(spec, tensors))
+            encoder = Encoder(spec, tensors, products)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -168,8 +165,13 @@ class EncoderExecutor:
             tokens=torch.from_numpy(tokens),
             positions=torch.from_numpy(positions),
             second=None if second is None else torch.from_numpy(second),
-            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias),
+            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias, self._scratch),
         )
+
+
+def _check_format(weights: str) -> None:
+    if weights not in ("auto", *FORMATS):
+        raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {', '.join(FORMATS)}")
 
 
 def _groups(lengths: Sequence[int]) -> list[Group]:
@@ -187,4 +189,4 @@ def _check_stages(name: str, spec: EncoderSpec, modules: Modules) -> None:
     if wrong is not None:
         stage = modules.dense[wrong]
         comes = modules.dense[wrong - 1].outputs if wrong else pooled
-        raise ArtifactError(f"{name}: {stage.folder} takes {stage.inputs} values, and {comes} come to it")
+        raise ArtifactError(f"{name}: {stage.folder} takes {stage.inputs} values, and gets {comes}")

@@ -89,4 +89,4 @@ def check_stages(dense: tuple[DenseStage, ...], pooled: int) -> int | None:
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """One input at a time: the library's order of summation depends on the number of rows."""
-    return torch.cat([F.linear(row, weight, bias) for row in x.split(1)])
+    return torch.cat([F.linear(row, weight, bias) for row in torch.split(x, 1)])

@@ -72,7 +72,7 @@ def load_tensors(spec: EncoderSpec, files: ModelFiles) -> dict[str, torch.Tensor
         covered = {start for start, _ in found.get(part.target, ())}
         # A fused tensor may be there whole, or in its pieces.
         if part.start not in covered and not _whole(found.get(part.target, ()), part):
-            raise ArtifactError(f"{files.name} lacks the tensor {name} {list(part.shape)}")
+            raise ArtifactError(f"{files.name}: the tensor {name} {list(part.shape)} is missing")
     return {target: _joined(pieces) for target, pieces in found.items()}
 
 
@@ -206,9 +206,9 @@ def _ignored(spec: EncoderSpec, name: str) -> bool:
 
 def _check(model: str, part: Part | None, name: str, array: np.ndarray) -> Part:
     if part is None:
-        raise UnsupportedModel(model, f"the tensor {name} {list(array.shape)}")
+        raise UnsupportedModel(model, f"the tensor {name} of shape {list(array.shape)}")
     if array.shape != part.shape:
-        raise ArtifactError(f"{model}: {name} has the shape {list(array.shape)}, not {list(part.shape)}")
+        raise ArtifactError(f"{model}: {name} has the shape {list(array.shape)}, expected {list(part.shape)}")
     return part
 
 
@@ -217,7 +217,7 @@ def _finite(model: str, name: str, array: np.ndarray) -> torch.Tensor:
     if rows_not_finite(values.reshape(1, -1)):
         raise ArtifactError(
             f"{model}: {count_not_finite(values)} of the {values.numel()} values of the tensor {name} are not finite "
-            "(NaN or infinite); the file is damaged, get it again"
+            "(NaN or infinite); the file is damaged, download it again"
         )
     return values
 

@@ -1,4 +1,4 @@
-"""Attention over paged state, in plain torch.
+"""Attention over paged state (a paged KV cache), in plain torch.
 
 Whole blocks are gathered, so that a batch of tiles yields [kv_heads · batch, length, head_dim], ready for batched
 products; the queries that share a key head lie in one matrix, so keys are never repeated.

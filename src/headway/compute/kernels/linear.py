@@ -1,4 +1,4 @@
-"""Matrix products y = x Wᵀ + b on weights packed once at load, by the quickest kernel that this machine has.
+"""Matrix products y = x Wᵀ + b on weights packed once at load, by the fastest kernel that works on this machine.
 
 A kernel is *probed*: it is tried on a small product, checked against plain arithmetic, and asked for which numbers
 of rows a row's result is bitwise what it is in any other batch. Some libraries switch to another order of
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from headway.compute.kernels.int8 import packed_int8, plain_int8
 from headway.compute.kernels.rows import Pack, Product, RowProbe, in_pieces
 from headway.core.errors import ConfigError
 
@@ -77,7 +78,13 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
         ),
         Kernel("bf16 weights and inputs, F.linear", _plain_bf16, quick=False),
     ),
+    "int8": (
+        Kernel("int8 weights and inputs, a scale for each row, oneDNN, packed", packed_int8, holds=math.inf),
+        Kernel("int8 weights, fp32 arithmetic, F.linear", plain_int8, quick=False, holds=math.inf),
+    ),
 }
+#: Formats of text models.
+TEXT_FORMATS = ("fp32", "bf16")
 
 
 class Products:
@@ -132,17 +139,17 @@ def choose_weights(weights: str) -> str:
     """`auto` resolved: bf16 where a quick bf16 kernel works, else fp32. Raises ConfigError for other formats."""
     if weights == "auto":
         return "bf16" if any(kernel.quick and _works(kernel) for kernel in KERNELS["bf16"]) else "fp32"
-    if weights not in KERNELS:
+    if weights not in TEXT_FORMATS:
         raise ConfigError("--weights", f"{weights} is not implemented for text models; use auto, fp32 or bf16")
     return weights
 
 
 def probe_kernel(weights: str) -> Kernel:
-    """The first kernel for `weights` (fp32 or bf16) that works here."""
+    """The first kernel for `weights` (a key of `KERNELS`) that works here."""
     for kernel in KERNELS[weights]:
         if _works(kernel):
             return kernel
-    raise ConfigError("--weights", f"no kernel for {weights} products works on this machine")
+    raise ConfigError("--weights", f"no kernel for {weights} matrix products works on this machine")
 
 
 def _works(kernel: Kernel) -> bool:

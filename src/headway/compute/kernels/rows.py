@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import torch
 
 #: x [rows, in] fp32 → [rows, out], fp32 or bf16 as the kernel has it: the caller widens it where it computes with it
 #: (adding it to an fp32 tensor in place needs no copy).
 Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+class NamedProducts(Protocol):
+    """A model's products by name: a mapping, or `Products`."""
+
+    def __getitem__(self, name: str, /) -> Product: ...
+
+
 #: (weight [out, in], bias [out] or None) → product. Kernels that pack keep no reference to the weight.
 Pack = Callable[[torch.Tensor, torch.Tensor | None], Product]
 

@@ -1,4 +1,4 @@
-"""The bytes of the pool: keys and values of every layer, in blocks."""
+"""The KV cache itself, the bytes of the pool: keys and values of every layer, in blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bidirectional encoder over the positions of a step, inputs one after another: BERT and what came of it."""
+"""One bidirectional encoder over the positions of a step, inputs one after another: BERT and its descendants."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.compute.kernels.full_attention import FullAttention
-from headway.compute.kernels.linear import Products
-from headway.compute.kernels.rows import Product
+from headway.compute.kernels.rows import NamedProducts, Product
 from headway.compute.models.encoder_spec import EncoderSpec
 from headway.compute.models.rope import Rope
 
@@ -33,7 +32,8 @@ ACTIVATIONS: dict[str, Step] = {
 class EncoderLayer:
     """One layer's products and norms; `qkv` and, if the MLP is gated, `up` (the gate first) are fused. Norms are
     before attention and MLP or after them, as the spec has it; `attention_norm` is None where the one after the
-    embedding serves."""
+    embedding serves. `qkv_scale` and `up_scale`: what the inputs of these products were divided by (see
+    `embed/smoothing.py`), if by anything."""
 
     attention_norm: Step | None
     qkv: Product
@@ -43,6 +43,8 @@ class EncoderLayer:
     down: Product
     rope: Rope | None
     window: int
+    qkv_scale: torch.Tensor | None
+    up_scale: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Inputs:
 class Encoder:
     """Weights ready to run. Call it inside `torch.inference_mode`."""
 
-    def __init__(self, spec: EncoderSpec, tensors: Tensors, products: Products) -> None:
+    def __init__(self, spec: EncoderSpec, tensors: Tensors, products: NamedProducts) -> None:
         """`tensors` are canonical (see `embed/weights.py`); `products` are of their `matrices`. The embedding stays
         where `tensors` has it (a view of a mapped file): a lookup reads single rows."""
         self.spec = spec
@@ -81,9 +83,12 @@ class Encoder:
     def __call__(self, inputs: Inputs) -> torch.Tensor:
         """The last hidden states: [rows, hidden], fp32."""
         x = self._embedded(inputs)
-        turns = {
-            rope: tuple(part.index_select(0, inputs.positions).unsqueeze(1) for part in table)
-            for rope, table in self._turns.items()
+        turns: dict[Rope | None, Turn] = {
+            rope: (
+                cos.index_select(0, inputs.positions).unsqueeze(1),
+                sin.index_select(0, inputs.positions).unsqueeze(1),
+            )
+            for rope, (cos, sin) in self._turns.items()
         }
         layer_step = self._before if self.spec.pre_norm else self._after
         for layer in self._layers:
@@ -107,8 +112,8 @@ class Encoder:
     ) -> torch.Tensor:
         """Norms after each block."""
         assert layer.attention_norm is not None
-        x = layer.attention_norm(x.add_(self._attended(layer, x, attention, turn)))
-        return layer.mlp_norm(x.add_(self._mlp(layer, x)))
+        x = layer.attention_norm(_plus(x, layer.qkv_scale, self._attended(layer, x, attention, turn)))
+        return layer.mlp_norm(_plus(x, layer.up_scale, self._mlp(layer, x)))
 
     def _before(
         self, layer: EncoderLayer, x: torch.Tensor, attention: FullAttention, turn: Turn | None
@@ -170,12 +175,17 @@ def _places(spec: EncoderSpec, tensors: Tensors) -> torch.Tensor | None:
     return places + tensors["types"][0] if spec.types else places
 
 
+def _plus(x: torch.Tensor, scale: torch.Tensor | None, added: torch.Tensor) -> torch.Tensor:
+    """`x` · `scale` + `added`, in place of `x`."""
+    return x.add_(added) if scale is None else torch.addcmul(added, x, scale, out=x)
+
+
 def _norm(spec: EncoderSpec, tensors: Tensors, name: str) -> Step:
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     return lambda x: F.layer_norm(x, (spec.hidden,), weight, bias, spec.norm_eps)
 
 
-def _layer(spec: EncoderSpec, tensors: Tensors, products: Products, index: int) -> EncoderLayer:
+def _layer(spec: EncoderSpec, tensors: Tensors, products: NamedProducts, index: int) -> EncoderLayer:
     prefix = f"layers.{index}."
     return EncoderLayer(
         attention_norm=_norm(spec, tensors, f"{prefix}attention_norm")
@@ -188,4 +198,6 @@ def _layer(spec: EncoderSpec, tensors: Tensors, products: Products, index: int) 
         down=products[f"{prefix}down"],
         rope=spec.ropes[index],
         window=spec.windows[index],
+        qkv_scale=tensors.get(f"{prefix}qkv.scale"),
+        up_scale=tensors.get(f"{prefix}up.scale"),
     )

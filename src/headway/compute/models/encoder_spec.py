@@ -107,14 +107,14 @@ class EncoderSpec:
         kind, head = _KINDS[architecture]
         spec = _FAMILIES[kind](config, name, architecture, head)
         if spec.hidden % spec.heads:
-            raise UnsupportedModel(name, f"{spec.heads} heads on {spec.hidden} values (not a multiple)")
+            raise UnsupportedModel(name, f"{spec.heads} heads with a hidden size of {spec.hidden} (not a multiple)")
         if any(spec.ropes) and spec.head_dim % 2:
-            raise UnsupportedModel(name, f"a rotation of heads of odd size ({spec.head_dim})")
+            raise UnsupportedModel(name, f"rotary embedding (RoPE) with an odd head dimension ({spec.head_dim})")
         return spec
 
 
 def _architecture(config: Config, name: str) -> str:
-    architectures = config.get("architectures") or ["(none named)"]
+    architectures: list[str] = config.get("architectures") or ["(none named)"]
     for architecture in architectures:
         if architecture in _KINDS:
             return architecture
@@ -184,9 +184,9 @@ def _modernbert(config: Config, name: str, architecture: str, head: Head) -> Enc
     kinds = config.get("layer_types") or plain
     for kind in kinds:
         if kind not in ("full_attention", "sliding_attention"):
-            raise UnsupportedModel(name, f"layers of the kind {kind!r}")
+            raise UnsupportedModel(name, f"layers of type {kind!r}")
     if len(kinds) != layers:
-        raise ArtifactError(f"{name}: layer_types in config.json names {len(kinds)} of {layers} layers")
+        raise ArtifactError(f"{name}: layer_types in config.json lists {len(kinds)} of {layers} layers")
     ropes = {
         "full_attention": _layer_rope(config, name, "full_attention", "global_rope_theta", 160_000.0),
         "sliding_attention": _layer_rope(config, name, "sliding_attention", "local_rope_theta", 10_000.0),
@@ -229,7 +229,7 @@ def _nomic(config: Config, name: str, architecture: str, head: Head) -> EncoderS
     that of the published code (GPT-2's names)."""
     for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"):
         if config.get(key):
-            raise UnsupportedModel(name, f"biases of its products ({key})")
+            raise UnsupportedModel(name, f"biases on its linear layers ({key})")
     act = config.get("activation_function") or config.get("hidden_act") or "silu"
     if ACTIVATIONS.get(act) != "silu":
         raise UnsupportedModel(name, f"the activation {act!r}")

@@ -13,7 +13,7 @@ def positive(config: Mapping[str, Any], name: str, key: str, default: float) -> 
     """Raises ArtifactError unless it is a finite number above 0."""
     value = config.get(key, default)
     if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ArtifactError(f"{name}: {key} in config.json is {value!r}, not a number above 0")
+        raise ArtifactError(f"{name}: {key} in config.json is {value!r}; it must be a number above 0")
     return float(value)
 
 
@@ -22,5 +22,5 @@ def count(config: Mapping[str, Any], name: str, key: str, default: int | None = 
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or value < 1:
-        raise ArtifactError(f"{name}: {key} in config.json is {value!r}, not a whole number above 0")
+        raise ArtifactError(f"{name}: {key} in config.json is {value!r}; it must be a whole number above 0")
     return value

@@ -38,14 +38,14 @@ class Rope:
         given = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
         kind = given.get("rope_type") or given.get("type") or "default"
         if kind not in KINDS:
-            raise UnsupportedModel(name, f"rotary embedding of the kind {kind!r}")
+            raise UnsupportedModel(name, f"RoPE scaling of type {kind!r}")
         partial = given.get("partial_rotary_factor", config.get("partial_rotary_factor"))
         if partial not in (None, 1, 1.0):
             raise UnsupportedModel(name, f"partial rotary embedding (partial_rotary_factor {partial})")
         theta = float(given.get("rope_theta") or config.get("rope_theta") or 10000.0)
         for key, value in {"rope_theta": theta, **given}.items():
             if isinstance(value, float) and (not math.isfinite(value) or value <= 0):
-                raise ArtifactError(f"{name}: {key} of its rotary embedding is {value!r}, not a number above 0")
+                raise ArtifactError(f"{name}: the RoPE parameter {key} is {value!r}; it must be a number above 0")
         if kind == "default":
             return cls(theta=theta)
         try:
@@ -60,7 +60,7 @@ class Rope:
                 int(given["original_max_position_embeddings"]),
             )
         except KeyError as missing:
-            raise ArtifactError(f"{name}: rotary embedding of the kind {kind!r} lacks {missing}") from None
+            raise ArtifactError(f"{name}: RoPE scaling of type {kind!r} requires {missing}") from None
 
     def frequencies(self, head_dim: int) -> torch.Tensor:
         """Radians per position of each rotated pair: [head_dim / 2], fp32."""

@@ -90,9 +90,9 @@ class DecoderSpec:
         kv_heads = count(config, name, "num_key_value_heads", heads)
         head_dim = count(config, name, "head_dim", hidden // heads)
         if heads % kv_heads:
-            raise UnsupportedModel(name, f"{heads} query heads on {kv_heads} key heads (not a multiple)")
+            raise UnsupportedModel(name, f"{heads} query heads with {kv_heads} key-value heads (not a multiple)")
         if head_dim % 2:
-            raise UnsupportedModel(name, f"a rotation of heads of odd size ({head_dim})")
+            raise UnsupportedModel(name, f"rotary embedding (RoPE) with an odd head dimension ({head_dim})")
         return cls(
             name=name,
             architecture=architecture,
@@ -134,11 +134,11 @@ def _refuse(config: Mapping[str, Any], name: str, family: Family) -> None:
         raise UnsupportedModel(name, f"sliding-window attention (sliding_window {config['sliding_window']})")
     for kind in config.get("layer_types") or ():
         if kind != "full_attention":
-            raise UnsupportedModel(name, f"layers of the kind {kind!r}")
+            raise UnsupportedModel(name, f"layers of type {kind!r}")
     honoured = {family.qkv_bias, family.o_bias, family.mlp_bias}
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key) and key not in honoured:
-            raise UnsupportedModel(name, f"{key}, unknown to its architecture")
+            raise UnsupportedModel(name, f"{key}, which its architecture does not have")
 
 
 def _switch(config: Mapping[str, Any], switch: bool | str) -> bool:

@@ -9,7 +9,7 @@ import psutil
 import torch
 import torch.nn.functional as F
 
-from headway.artifacts.converted import Held
+from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
@@ -71,7 +71,7 @@ class TextExecutor:
         rows: Callable[[int], int],
         query_rows: QueryRows,
         max_step_positions: int,
-        held: tuple[Held, ...],
+        held: tuple[HeldFile, ...],
     ) -> None:
         """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's
         files in the cache."""
@@ -160,7 +160,7 @@ class TextExecutor:
         return self._head(self._decoder(self._input(spans, rows))[0])
 
     def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[SpanResult, ...], tuple[int, ...]]:
-        """What came of each span; and the places of the spans with numbers that are not finite."""
+        """The result of each span; and the places of the spans with numbers that are not finite."""
         asked = logit_rows(spans)
         wanted = [*asked.rows, *(row for row, _, _ in asked.scored)]
         hidden, spoiled = self._decoder(self._input(spans, wanted))

@@ -72,7 +72,7 @@ def _verifying(span: Span) -> Iterator[tuple[int, Draw]]:
 def answers(
     spans: tuple[Span, ...], chosen: list[int], said: list[TokenLogprob | None], scores: Logprobs
 ) -> Iterator[SpanResult]:
-    """What came of each span."""
+    """The result of each span."""
     pick = scored = 0
     for span in spans:
         count = span.drafts + 1 if span.drafts else len(span.draws)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from headway.artifacts.converted import Converted, Held
+from headway.artifacts.converted import ConvertedWeights, HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.finite import count_not_finite, rows_not_finite
 from headway.compute.models.spec import DecoderSpec
@@ -50,7 +50,7 @@ class Weights:
 
     tensors: dict[str, torch.Tensor]
     bytes: int
-    held: tuple[Held, ...]
+    held: tuple[HeldFile, ...]
 
 
 def load_tensors(
@@ -60,7 +60,7 @@ def load_tensors(
     its bytes. Raises UnsupportedModel for a tensor that the decoder has no place for, ArtifactError for one that is
     missing, has another shape, or holds a value that is not finite, ConfigError for one that the format cannot hold.
     """
-    kept, expected = Converted(cache), parts(spec)
+    kept, expected = ConvertedWeights(cache), parts(spec)
     digest = kept.digest(files.revision, files.tensors.digest)
     decides = repr((digest, weights, LAYOUT, spec.tied, sorted((name, astuple(p)) for name, p in expected.items())))
     key = f"{weights}-{blake2b(decides.encode(), digest_size=12).hexdigest()}"
@@ -125,7 +125,7 @@ def _write(
         done += data.size
         progress(done, total)
     if missing:
-        raise ArtifactError(f"{files.name} lacks {len(missing)} tensors, among them {min(missing)}")
+        raise ArtifactError(f"{files.name}: {len(missing)} tensors are missing, among them {min(missing)}")
     buffer.flush()
 
 
@@ -157,7 +157,7 @@ def _bytes(model: str, name: str, array: np.ndarray, kind: torch.dtype) -> np.nd
         if bad:
             raise ArtifactError(
                 f"{model}: {bad} of the {own.numel()} values of the tensor {name} are not finite (NaN or infinite); "
-                "the file is damaged, get it again"
+                "the file is damaged, download it again"
             )
         raise ConfigError("--weights", f"{name} has {count_not_finite(rounded)} values too large for bf16; use fp32")
     return rounded.view(torch.uint8).numpy()
@@ -171,7 +171,7 @@ def _ignored(spec: DecoderSpec, name: str) -> bool:
 def _check(model: str, expected: dict[str, Part], name: str, array: np.ndarray) -> Part:
     part = expected.get(name)
     if part is None:
-        raise UnsupportedModel(model, f"the tensor {name} {list(array.shape)}")
+        raise UnsupportedModel(model, f"the tensor {name} of shape {list(array.shape)}")
     if array.shape != part.shape:
-        raise ArtifactError(f"{model}: {name} has the shape {list(array.shape)}, not {list(part.shape)}")
+        raise ArtifactError(f"{model}: {name} has the shape {list(array.shape)}, expected {list(part.shape)}")
     return part

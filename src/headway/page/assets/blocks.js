@@ -1,35 +1,70 @@
-// The pool as a map: one cell per block, in the colour of its request. Pointing at one that waits for space adds the
-// cells it lacks as ghosts, and dims all but those who hold what it lacks.
+// Each pool as a map: one cell per block, in the colour of its request. Pointing at one that waits for space adds the
+// cells it lacks as ghosts, and dims all but those who hold what it lacks. Of several models each has its own map; a
+// pool of bytes is one bar, and a model that keeps no state says what goes through it.
 import { requestColour } from "page/colours.js";
+import { amount, count } from "page/numbers.js";
 import { prepare } from "page/tip.js";
 
 const LARGEST = 42;
 const SMALLEST = 3;
+// Kept free below a map: for the blocks that somebody lacks.
 const GHOST_ROWS = 2;
+const GHOST_ROWS_OF_SEVERAL = 1;
+const TITLE = 22;
+const BYTES_BAR = 18;
+const BETWEEN = 12;
+const RATE_OVER_NS = 2e9;
 
 export class BlocksView {
   constructor({ canvas, told, tip, theme, choose }) {
     Object.assign(this, { _canvas: canvas, _told: told, _tip: tip, _theme: theme });
     this._patterns = new Map();
-    this._shape = null;
+    this._maps = [];
     canvas.addEventListener("pointermove", (event) => this._point(event));
     canvas.addEventListener("pointerleave", () => tip.hide());
     canvas.addEventListener("click", (event) => {
-      const block = this._at(event);
-      const owner = block === null ? null : this._story.pool.cell(block).owners[0];
+      const owner = this._at(event)?.cell.owners[0];
       if (owner) choose(owner.id);
     });
   }
 
-  // `focus` is the record that is pointed at, or else the chosen one; null when there is neither.
-  draw(story, focus) {
-    this._story = story;
-    const pool = story.pool;
-    const wait = focus?.verdict?.kind === "wait" && focus.verdict.on === "space" ? focus.verdict : null;
+  // `focus` is the record that is pointed at, or else the chosen one; null when there is neither. `steps` are recent.
+  draw(story, focus, steps) {
+    const models = [...story.models.values()];
+    const wait = focus?.verdict?.kind === "wait" && focus.verdict.rule === "blocks" ? focus.verdict : null;
     const { context, width, height } = prepare(this._canvas, this._canvas.parentElement.clientHeight);
-    this._shape = fit(pool.total, width, height);
+    this._maps = [];
+    const mapped = models.filter((model) => model.mapped);
+    const others = models.length - mapped.length;
+    const titled = models.length > 1 || others > 0;
+    const titles = (titled ? models.length : 0) * TITLE;
+    const taken = titles + others * BYTES_BAR + (models.length - 1) * BETWEEN;
+    const each = Math.max(40, Math.floor((height - taken) / Math.max(1, mapped.length)));
+    const ghostRows = mapped.length > 1 ? GHOST_ROWS_OF_SEVERAL : GHOST_ROWS;
+    let top = 0;
+    for (const model of models) {
+      if (titled) top = this._title(context, model, story, steps, top);
+      if (model.mapped) {
+        const own = focus?.model === model.name;
+        const shape = fit(model.pool.total, width, each, ghostRows);
+        this._maps.push({ model, top, shape });
+        this._map(context, model, top, own ? focus : null, own ? wait : null);
+        top += shape.height;
+      } else if (model.levels.live + model.levels.free > 0) {
+        this._bytes(context, model, top, width);
+        top += BYTES_BAR;
+      }
+      top += BETWEEN;
+    }
+    this._tell(models, focus, wait);
+  }
+
+  _map(context, model, top, focus, wait) {
+    const { pool } = model;
     const lit = wait ? new Set(wait.holders.map((holder) => holder.id)) : null;
-    let unseen = this._unseen(story);
+    let unseen = unknown(model);
+    context.save();
+    context.translate(0, top);
     for (let block = 0; block < pool.total; block += 1) {
       const cell = pool.cell(block);
       if (cell.state === "free" && unseen > 0 && !pool.last[block]) {
@@ -41,13 +76,36 @@ export class BlocksView {
     context.globalAlpha = 1;
     this._labels(context, pool.total);
     if (wait) this._ghosts(context, pool.total, wait);
-    this._tell(story, focus, wait);
+    context.restore();
   }
 
-  // Blocks that are live, though nobody whose events are kept took them.
-  _unseen(story) {
-    const held = story.pool.holders.reduce((sum, holders) => sum + (holders ? 1 : 0), 0);
-    return Math.max(0, story.levels.live - held);
+  // The model's name, its pattern, and what a map cannot show.
+  _title(context, model, story, steps, top) {
+    context.textBaseline = "top";
+    context.font = "600 12px system-ui, sans-serif";
+    context.fillStyle = this._theme.ink;
+    context.fillText(model.name, 0, top + 2);
+    const after = context.measureText(model.name).width + 8;
+    context.font = "12px system-ui, sans-serif";
+    context.fillStyle = this._theme.soft;
+    const told = `${model.pattern ?? "text"} · ${through(model, story, steps) ?? levels(model)}`;
+    context.fillText(told, after, top + 2, Math.max(60, this._canvas.clientWidth - after));
+    return top + TITLE;
+  }
+
+  // Whose bytes are live is not told, only how many.
+  _bytes(context, model, top, width) {
+    const { live, reusable, free } = model.levels;
+    const total = live + reusable + free;
+    let from = 0;
+    const { evaluate, faint } = this._theme;
+    for (const [part, colour, alpha] of [[live, evaluate, 1], [reusable, evaluate, 0.32], [free, faint, 1]]) {
+      context.fillStyle = colour;
+      context.globalAlpha = alpha;
+      context.fillRect(from, top, (part / total) * width, BYTES_BAR - 4);
+      from += (part / total) * width;
+    }
+    context.globalAlpha = 1;
   }
 
   _cell(context, block, { state, owners, references }, lit, focus) {
@@ -84,9 +142,9 @@ export class BlocksView {
   }
 
   _ghosts(context, total, wait) {
-    const { columns, step, size, left } = this._shape;
+    const { columns, step, size, left, ghostRows } = this._maps.at(-1).shape;
     const first = Math.ceil(total / columns) * columns;
-    const room = columns * GHOST_ROWS;
+    const room = columns * ghostRows;
     context.strokeStyle = this._theme.space;
     context.lineWidth = size >= 12 ? 1.5 : 1;
     context.setLineDash(size >= 8 ? [3, 2] : []);
@@ -104,7 +162,7 @@ export class BlocksView {
   }
 
   _labels(context, total) {
-    const { columns, size, step, left } = this._shape;
+    const { columns, size, step, left } = this._maps.at(-1).shape;
     if (!left) return;
     context.fillStyle = this._theme.soft;
     context.font = "10px ui-monospace, monospace";
@@ -118,57 +176,90 @@ export class BlocksView {
   }
 
   _place(block, below = 0) {
-    const { columns, step, size, left } = this._shape;
+    const { columns, step, size, left } = this._maps.at(-1).shape;
     return { x: left + (block % columns) * step, y: Math.floor(block / columns) * step + below, size };
   }
 
-  _tell(story, focus, wait) {
-    const { live, reusable, free } = story.levels;
-    const levels = `${live} live, ${reusable} reusable, ${free} free of ${story.pool.total}`;
-    this._told.textContent = levels;
-    const ghosts = wait ? `${wait.short}` : "0";
+  _tell(models, focus, wait) {
+    const told = models.length > 1
+      ? count(models.length, "model")
+      : models.map((model) => (model.mapped ? levels(model) : "")).join("");
+    if (this._told.textContent !== told) this._told.textContent = told;
+    const each = models.length > 1 ? models.map((model) => `${model.name}: ${levels(model)}`).join("; ") : told;
     const lack = wait ? `; ${focus.id} lacks ${wait.short}, outlined below` : "";
-    const label = `Map of the pool: ${levels}${lack}`;
+    const label = `Map of the pool: ${each}${lack}`;
     if (this._canvas.getAttribute("aria-label") !== label) this._canvas.setAttribute("aria-label", label);
-    this._canvas.dataset.ghosts = ghosts;
+    this._canvas.dataset.ghosts = wait ? `${wait.short}` : "0";
     this._canvas.dataset.lit = wait ? wait.holders.map((holder) => holder.id).join(" ") : "";
   }
 
+  // The model, the number and the cell of the block at which the pointer is; null where there is none.
   _at(event) {
-    if (!this._shape || !this._story) return null;
     const box = this._canvas.getBoundingClientRect();
-    const { columns, step, left } = this._shape;
-    const column = Math.floor((event.clientX - box.left - left) / step);
-    const block = Math.floor((event.clientY - box.top) / step) * columns + column;
-    return column >= 0 && column < columns && block < this._story.pool.total ? block : null;
+    for (const { model, top, shape } of this._maps) {
+      const column = Math.floor((event.clientX - box.left - shape.left) / shape.step);
+      const row = Math.floor((event.clientY - box.top - top) / shape.step);
+      const block = row * shape.columns + column;
+      if (row >= 0 && column >= 0 && column < shape.columns && block < model.pool.total) {
+        return { model, block, cell: model.pool.cell(block) };
+      }
+    }
+    return null;
   }
 
   _point(event) {
-    const block = this._at(event);
-    if (block === null) {
+    const at = this._at(event);
+    if (at === null) {
       this._tip.hide();
       return;
     }
-    const { state, owners, references } = this._story.pool.cell(block);
+    const { state, owners, references } = at.cell;
     const names = owners.map((hold) => hold.id).join(", ");
     const told = {
       live: references > 1 ? `shared by ${references} sequences: ${names}` : `held by ${names}`,
       reusable: `reusable, last held by ${names}`,
       free: "free",
     }[state];
-    this._tip.show(event.clientX, event.clientY, [`Block ${block}`, told]);
+    const whose = this._maps.length > 1 ? ` of ${at.model.name}` : "";
+    this._tip.show(event.clientX, event.clientY, [`Block ${at.block}${whose}`, told]);
   }
 }
 
+// Blocks that are live, though nobody whose events are kept took them.
+function unknown({ pool, levels: { live } }) {
+  const held = pool.holders.reduce((sum, holders) => sum + (holders ? 1 : 0), 0);
+  return Math.max(0, live - held);
+}
+
+function levels({ pool, pattern, levels: { live, reusable, free } }) {
+  const unit = pattern === "image" ? "bytes" : "blocks";
+  const total = unit === "bytes" ? live + reusable + free : pool.total;
+  const [a, b, c, all] = [live, reusable, free, total].map((number) => amount(number, unit));
+  return `${a} live, ${b} reusable, ${c} free of ${all}`;
+}
+
+// Of an encoder: what its latest step held, how fast it is, and who queues.
+function through(model, story, steps) {
+  if (model.pattern !== "embed") return null;
+  const own = steps.filter((step) => step.model === model.name);
+  const batch = count(own.at(-1)?.members.length ?? 0, "input");
+  const recent = own.filter((step) => step.committed && story.at - step.committedAt < RATE_OVER_NS);
+  const spent = recent.flatMap((step) => step.members).reduce((sum, [, , , positions]) => sum + positions, 0);
+  const waiting = [...story.live.values()].filter((one) => one.model === model.name && one.stage === "waiting");
+  const rate = Math.round(spent / (RATE_OVER_NS / 1e9));
+  return `${batch} in the latest step, ${rate} positions/s, queue ${waiting.length}`;
+}
+
 // The largest cells with which the pool fits, and below it the ghosts with their number.
-function fit(total, width, height) {
+function fit(total, width, height, ghostRows) {
   for (let step = LARGEST; ; step -= 1) {
     const left = step >= 7 && total ? 34 : 0;
     const most = Math.max(1, Math.floor((width - left) / step));
     const columns = most >= 10 ? most - (most % 10) : most;
-    const rows = Math.ceil(total / columns) + GHOST_ROWS;
-    if (step <= SMALLEST || rows * step + 24 <= height) {
-      return { columns, step, left, size: step - (step >= 14 ? 3 : step >= 8 ? 2 : step >= 4 ? 1 : 0.5) };
+    const taken = (Math.ceil(total / columns) + ghostRows) * step + 24;
+    if (step <= SMALLEST || taken <= height) {
+      const size = step - (step >= 14 ? 3 : step >= 8 ? 2 : step >= 4 ? 1 : 0.5);
+      return { columns, step, left, ghostRows, height: taken, size };
     }
   }
 }

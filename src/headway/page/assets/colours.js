@@ -6,12 +6,18 @@ const REQUESTS = [
   "#ee6677", "#228833", "#8877cc", "#aa7744", "#99bb55", "#dd99bb",
 ];
 const KINDS = [
-  "ink", "soft", "faint", "line", "panel", "prefill", "decode", "recompute", "rejected", "space", "turn", "input",
-  "other", "accent",
+  "ink", "soft", "faint", "line", "panel", "prefill", "decode", "recompute", "rejected", "evaluate", "space", "turn",
+  "input", "other", "accent",
 ];
+const MODELS = ["#4477aa", "#aa3377", "#ccbb44", "#228833", "#66ccee", "#ee6677"];
+const WHOLE = ["encode", "update", "decode_pixels"];
 
 export function requestColour(hue) {
   return REQUESTS[hue % REQUESTS.length];
+}
+
+export function modelColour(place) {
+  return MODELS[place % MODELS.length];
 }
 
 // The theme's colours as canvases need them. Asking the style each time would be slow: `refresh` is for a new theme.
@@ -27,7 +33,7 @@ export class Theme {
 
   // The colour of an interval: what was done, or what was awaited.
   interval({ name, on }) {
-    return this[on ?? name] ?? this.other;
+    return this[on ?? (WHOLE.includes(name) ? "evaluate" : name)] ?? this.other;
   }
 }
 

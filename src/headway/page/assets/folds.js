@@ -1,7 +1,7 @@
 // One fold per event, named as the event is: the methods of the reducer in story/reduce/reducer.py.
 import { SequenceRecord } from "page/record.js";
 
-const PRECEDENCE = ["decode", "prefill", "recompute"];
+const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
   holders: [], others: 0,
@@ -10,16 +10,14 @@ const BEHIND = {
 export const FOLDS = {
   // A replica is ready: its pool is empty.
   loaded(story, event) {
-    story.facts = event;
-    story.pool.empty();
-    story._level({ live: 0, reusable: 0, free: event.blocks, seats_used: 0, evictions: 0 });
+    story.model(event.model).load(event);
   },
 
   // They left no record.
   turned_away(story, event) {},
 
   received(story, event) {
-    story._begin(event.id, event.pattern, event.at);
+    story._begin(event.id, event.pattern, event.at, event.model);
   },
 
   prompted(story, event) {
@@ -30,12 +28,17 @@ export const FOLDS = {
   arrived(story, event) {
     let record = story.live.get(event.id);
     if (!record || record.stage !== "received") record = story._begin(event.id, event.pattern, event.at);
+    const model = story.model(event.model);
     record.stage = "waiting";
+    record.model = model.name;
+    model.pattern ??= event.pattern;
     record.order = event.order;
     record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;
     record.sequences = Array.from({ length: event.n }, (_, index) => new SequenceRecord(index, event.prompt));
+    record.parts = (event.parts ?? []).map((of, index) => partOf(of, event.positions?.[index]));
+    record.stages = event.stages ?? [];
     if (event.wait) story._wait(record, event.wait, event.at);
     else story._queue(record, event.at);
   },
@@ -49,7 +52,9 @@ export const FOLDS = {
 
   refused(story, event) {
     let record = story.live.get(event.id);
-    if (!record || record.ended) record = story._begin(event.id, "text", event.at);
+    if (!record || record.ended) {
+      record = story._begin(event.id, story.models.get(event.model)?.pattern ?? "text", event.at, event.model);
+    }
     story._judge(record, event.verdict, event.at);
     record.reason = event.reason;
     story._end(record, "refused", event.at);
@@ -64,7 +69,7 @@ export const FOLDS = {
       story._hold(record, sequence, event.tables[place]);
       story._inherit(sequence, event.inherited[place], event.resumed);
     });
-    if (!event.resumed) {
+    if (!event.resumed && event.inherited.length) {
       record.firstReused = event.inherited[0];
       record.miss = event.miss;
     }
@@ -77,35 +82,46 @@ export const FOLDS = {
     record.preemptions += 1;
     if (!record.preemptedFor.includes(event.by)) record.preemptedFor = [...record.preemptedFor, event.by];
     event.indexes.forEach((index, place) => {
+      if (record.parts.length) {
+        record.parts[index].done -= event.lost[place];
+        return;
+      }
       const sequence = record.sequences[index];
       sequence.counts.lost += event.lost[place];
       sequence.computed = 0;
       story._cut(record, sequence, 0);
     });
-    story._judged.add(event.id);
+    story.model(record.model).judged.add(event.id);
   },
 
   step(story, event) {
+    const model = story.model(event.model);
     story.step = event.step;
-    const behind = new Set([...story._judged, ...story._fresh].filter((id) => !Object.hasOwn(event.waits, id)));
-    story._fresh = [];
-    story._judged = new Set(Object.keys(event.waits));
+    const behind = new Set([...model.judged, ...model.fresh].filter((id) => !Object.hasOwn(event.waits, id)));
+    model.fresh = [];
+    model.judged = new Set();
     for (const id of behind) {
       const record = story.live.get(id);
       if (record?.stage === "waiting") story._wait(record, BEHIND, event.at);
     }
     for (const [id, wait] of Object.entries(event.waits)) {
       const record = story.live.get(id);
-      if (record) story._wait(record, wait, event.at);
+      if (!record) continue;
+      story.model(record.model).judged.add(id);
+      story._wait(record, wait, event.at);
     }
     moveMembers(story, event);
-    story._level(event.levels);
+    model.level(event.levels);
   },
 
   committed(story, event) {
     for (const [id, index, ...counts] of event.outcomes) {
       const record = story._flying.get(id);
       if (record) enter(story, record, record.sequences[index], counts);
+    }
+    for (const [id, index, done] of event.moves ?? []) {
+      const record = story._flying.get(id);
+      if (record) record.parts[index].done = done;
     }
     for (const [id, index, positions, resumed, emitted, finish] of event.forks) {
       const record = story._flying.get(id);
@@ -118,7 +134,7 @@ export const FOLDS = {
     }
     for (const record of story._flying.values()) if (record.ended) story._drop(record);
     story._flying = new Map();
-    story._level(event.levels);
+    story.model(event.model).level(event.levels);
   },
 
   drafts_paused(story, event) {
@@ -136,7 +152,7 @@ export const FOLDS = {
     const record = story.live.get(event.id);
     if (!record) return;
     record.reason = event.by;
-    story.levels = event.levels;
+    story.model(record.model).levels = event.levels;
     story._end(record, "cancelled", event.at);
   },
 
@@ -146,7 +162,7 @@ export const FOLDS = {
     story._flying.delete(event.id); // its blocks are gone, also where no commit will follow
     record.reason = event.reason;
     record.message = event.message;
-    story.levels = event.levels ?? story.levels;
+    if (event.levels) story.model(record.model).levels = event.levels;
     story._end(record, "failed", event.at);
   },
 
@@ -172,7 +188,9 @@ function moveMembers(story, event) {
     if (record) story._hold(record, record.sequences[index], blocks);
   }
   const moved = new Map();
-  for (const [id, , , positions, , doing] of event.members) {
+  for (const [id, index, , positions, , doing] of event.members) {
+    const part = story.live.get(id)?.parts[index];
+    if (part) part.step = event.step;
     const [before, sum] = moved.get(id) ?? [0, 0];
     moved.set(id, [Math.max(before, PRECEDENCE.indexOf(doing)), sum + positions]);
   }
@@ -184,6 +202,12 @@ function moveMembers(story, event) {
     story._judge(record, { kind: "go", positions }, event.at);
     record.turnTo(PRECEDENCE[doing], event.at);
   }
+}
+
+// Positions only where the model evaluates positions.
+function partOf(of, positions) {
+  const part = { done: 0, of, step: null };
+  return positions === undefined ? part : { ...part, positions };
 }
 
 function enter(story, record, sequence, counts) {

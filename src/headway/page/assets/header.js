@@ -1,6 +1,6 @@
 // The line at the top: which model, how full the pool, how many seats, how fast; and where in time the page stands.
 import { setText } from "page/ribbon.js";
-import { duration } from "page/sentences.js";
+import { amount, duration } from "page/numbers.js";
 
 const RATE_OVER_NS = 2e9;
 const TIERS_EVERY_MS = 2000;
@@ -13,8 +13,7 @@ export class Header {
   constructor($, { moment, server, title, changed }) {
     Object.assign(this, { _$: $, _moment: moment, _server: server, _changed: changed });
     this._title = title;
-    this.model = "…";
-    this._seats = null;
+    this.models = [];
     this._state = "connecting";
     this._said = "";
     if (!title) return;
@@ -22,13 +21,10 @@ export class Header {
     $("model").previousElementSibling.textContent = "run";
   }
 
-  // What does not come with events: the model's name, the number of seats, other tiers.
+  // What events may tell no more: the models' names, what they have to give, other tiers.
   async ask() {
     try {
-      this.model = (await this._server.json("/v1/models")).data[0].id;
-      const metrics = await (await this._server.open("/metrics")).text();
-      const seats = [...metrics.matchAll(/^headway_seats\{.*state="(?:used|free)".*\} (\S+)$/gm)];
-      this._seats = seats.reduce((sum, [, number]) => sum + Number(number), 0) || null;
+      this.models = (await this._server.json("/v1/models")).data;
       this._changed();
       await this._tiers();
     } catch (error) {
@@ -55,15 +51,25 @@ export class Header {
 
   draw(story, now) {
     const $ = this._$;
-    const { live, reusable, free, seats_used: used } = story.levels;
-    const seats = story.facts?.seats ?? this._seats;
-    setText($("model"), this._title ?? this.model);
-    setText($("levels"), `${live} live · ${reusable} reusable · ${free} free`);
-    setText($("seats"), seats === null ? `${used}` : `${used} of ${seats}`);
+    const models = [...story.models.values()];
+    setText($("model"), this._title ?? (this.models.map(({ id }) => id).join(", ") || "…"));
+    setText($("levels"), levels(models));
+    $("levels").parentElement.hidden = models.length > 0 && !$("levels").textContent;
+    setText($("seats"), models.map((model) => this._seats(model, models.length > 1)).join(" · ") || "0");
     setText($("rate"), this._rate(now).toFixed(1));
     this._time(story, now);
     if (story.unknown.size) this._said ||= `this page does not know events named ${[...story.unknown].join(", ")}`;
     this._tell();
+  }
+
+  // The model that texts are sent to.
+  get text() {
+    return this.models.find(({ headway }) => (headway?.pattern ?? "text") === "text")?.id ?? this.models[0]?.id;
+  }
+
+  _seats({ name, facts, levels: { seats_used: used } }, several) {
+    const seats = facts?.seats ?? this.models.find(({ id }) => id === name)?.headway?.seats;
+    return `${several ? `${name} ` : ""}${seats === undefined ? used : `${used} of ${seats}`}`;
   }
 
   _tell() {
@@ -112,4 +118,17 @@ export class Header {
     })));
     if (tiers.length) setTimeout(() => this._tiers().catch((error) => this.say(error.message)), TIERS_EVERY_MS);
   }
+}
+
+// What is live in each pool; a model without one is left out.
+function levels(models) {
+  if (models.length < 2 && (models[0]?.mapped ?? true)) {
+    const { live, reusable, free } = models[0]?.levels ?? { live: 0, reusable: 0, free: 0 };
+    return `${live} live · ${reusable} reusable · ${free} free`;
+  }
+  const pools = models.map(({ name, pattern, levels: { live, reusable, free } }) => {
+    const unit = pattern === "image" ? "bytes" : "blocks";
+    return { name, live: amount(live, unit), total: live + reusable + free && amount(live + reusable + free, unit) };
+  });
+  return pools.filter(({ total }) => total).map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
 }

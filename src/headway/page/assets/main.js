@@ -1,19 +1,20 @@
 // The live page: events go onto the tape; each frame draws the story at the moment that is shown, in four views that
 // share one chosen request.
 import { BlocksView } from "page/blocks.js";
-import { Theme, chooseTheme, chosenTheme } from "page/colours.js";
+import { Theme, chooseTheme, chosenTheme, modelColour } from "page/colours.js";
 import { Server, follow } from "page/feed.js";
 import { Header } from "page/header.js";
 import { listen } from "page/keys.js";
 import { Moment } from "page/moment.js";
 import { Prompts } from "page/prompts.js";
 import { QueueView, queued } from "page/queue.js";
-import { RibbonView } from "page/ribbon.js";
+import { RibbonView, setText, update } from "page/ribbon.js";
 import { adopt } from "page/seed.js";
 import { StepsView } from "page/steps.js";
 import { Tape } from "page/tape.js";
 import { Tip } from "page/tip.js";
 import { requestView } from "page/view.js";
+import { RecordedWords, Words } from "page/words.js";
 
 const WORDS_EVERY_MS = 120;
 const ADOPT_AFTER_MS = 800;
@@ -33,13 +34,16 @@ const moment = new Moment(tape, { recorded: recorded !== null });
 const server = new Server(askForKey);
 const shown = { chosen: null, byHand: false, pointed: null, dirty: true, wordsAt: 0 };
 const header = new Header($, { moment, server, title: recorded?.title ?? null, changed: () => change(() => {}) });
+const words = recorded
+  ? new RecordedWords(recorded.words, () => moment.number)
+  : new Words({ server, told: () => Object.assign(shown, { words: true, wordsAt: 0 }) });
 const blocks = new BlocksView({ canvas: $("map"), told: $("blocks-told"), tip, theme, choose });
 const steps = new StepsView({ canvas: $("lane"), told: $("steps-told"), tip, theme, goTo: hold });
 const ribbon = new RibbonView({
-  canvas: $("life"), told: $("ribbon-told"), intervals: $("intervals"), why: $("why"), tip, theme,
+  canvas: $("life"), told: $("ribbon-told"), intervals: $("intervals"), why: $("why"), words, tip, theme,
 });
 const queue = new QueueView({
-  list: $("rows"), told: $("queue-told"), none: $("none"), ruled: !recorded, choose, cancel,
+  list: $("rows"), told: $("queue-told"), none: $("none"), ruled: !recorded, words, choose, cancel,
   point: (id) => change(() => { shown.pointed = id; }),
 });
 
@@ -115,8 +119,10 @@ function draw(time) {
   const now = moment.now();
   const chosen = choice(story);
   const focus = (shown.pointed && story.record(shown.pointed)) || chosen;
-  if (shown.dirty) blocks.draw(story, focus);
-  steps.draw(tape.stepsUntil(moment.number, STEPS_SHOWN), now, moment.number, chosen);
+  const recent = tape.stepsUntil(moment.number, STEPS_SHOWN);
+  const models = [...story.models.keys()];
+  if (shown.dirty) blocks.draw(story, focus, recent);
+  steps.draw(recent, now, moment.number, chosen, models);
   const view = chosen ? requestView(story, chosen, now) : null;
   ribbon.draw(view, chosen?.hold);
   if (time - shown.wordsAt > WORDS_EVERY_MS) {
@@ -124,11 +130,23 @@ function draw(time) {
     queue.draw(story, now, chosen?.id, moment.held !== null);
     ribbon.tell(view);
     header.draw(story, now);
+    legend(story);
     shown.words = false;
   } else {
     shown.words = true;
   }
   shown.dirty = false;
+}
+
+// Colours that this story has need of: of what is evaluated whole, and of several models.
+function legend(story) {
+  const models = [...story.models.values()];
+  $("whole").hidden = models.every((model) => model.mapped);
+  const names = models.length > 1 ? models.map(({ name }) => name) : [];
+  update($("models"), names, (element, name) => {
+    setText(element, `steps of ${name}`);
+    element.style.setProperty("--kind", modelColour(names.indexOf(name)));
+  });
 }
 
 // What draws nothing new costs nothing: a frame is drawn for events, for choices, and while someone's time grows.
@@ -138,6 +156,7 @@ function frame(time) {
   if (moved) shown.dirty = true;
   const growing = moment.held === null && moment.story.live.size > 0;
   if (shown.dirty || growing || (shown.words && time - shown.wordsAt > WORDS_EVERY_MS)) draw(time);
+  words.ask(time);
   requestAnimationFrame(frame);
 }
 
@@ -180,7 +199,7 @@ if (recorded) {
   moment.release();
   header.connection("recorded");
 } else {
-  new Prompts({ form: $("ask"), server, model: () => header.model, choose });
+  new Prompts({ form: $("ask"), server, model: () => header.text, choose });
   header.ask();
   follow(server, { told, missed, state: (name) => header.connection(name), clock: (ns) => moment.set(ns) });
 }

@@ -1,7 +1,7 @@
 // Everybody: the running first, then the waiting in order, then the lately ended; each with its verdict in words.
 import { requestColour } from "page/colours.js";
 import { setText } from "page/ribbon.js";
-import { count, duration, line } from "page/sentences.js";
+import { count, duration } from "page/numbers.js";
 import { requestView } from "page/view.js";
 
 const WAITING_SHOWN = 100;
@@ -24,15 +24,16 @@ export function queued(story) {
 
 export class QueueView {
   // `ruled` says whether a verdict can lead to its rule: a recorded page has no server to show it.
-  constructor({ list, told, none, ruled, choose, point, cancel }) {
+  constructor({ list, told, none, ruled, words, choose, point, cancel }) {
     Object.assign(this, { _list: list, _told: told, _none: none, _ruled: ruled, _choose: choose, _point: point });
-    this._cancel = cancel;
+    Object.assign(this, { _words: words, _cancel: cancel });
     this._rows = new Map();
   }
 
   draw(story, now, chosen, held) {
     const { rows, hidden, waiting } = queued(story);
     const kept = new Set(rows.map((record) => record.id));
+    this._words.keep(kept);
     for (const [id, row] of this._rows) {
       if (kept.has(id)) continue;
       row.remove();
@@ -84,14 +85,22 @@ export class QueueView {
     if (chosen) row.setAttribute("aria-current", "true");
     else row.removeAttribute("aria-current");
     chip.style.background = requestColour(record.hold.hue);
-    setText(stage, shown);
-    const most = record.maxTokens * Math.max(1, record.sequences.length);
-    setText(tokens, record.sequences.length ? `${record.emitted} of ${count(most, "token")}` : "");
+    setText(stage, story.models.size > 1 ? `${record.model} · ${shown}` : shown);
+    setText(tokens, amount(record));
     setText(age, duration(view.elapsed_ms));
-    setText(verdict, line(view));
+    setText(verdict, this._words.line(view));
     if (this._ruled) link(verdict, record.verdict?.kind === "wait" ? record.verdict.rule : null);
     cancel.hidden = record.ended || held || !this._ruled;
   }
+}
+
+// How much of its answer is there, of how much at most.
+function amount({ sequences, parts, emitted, maxTokens }) {
+  if (parts.length) {
+    const [done, of] = ["done", "of"].map((field) => parts.reduce((sum, each) => sum + each[field], 0));
+    return `${done} of ${count(of, parts[0].positions === undefined ? "item" : "window")}`;
+  }
+  return sequences.length ? `${emitted} of ${count(maxTokens * sequences.length, "token")}` : "";
 }
 
 function link(verdict, rule) {

@@ -33,9 +33,10 @@ export class SequenceRecord {
 
 export class Record {
   // `hold` is what the blocks it holds remember of it: its id, and its hue, which is its number among the arrivals.
-  constructor(id, pattern, receivedAt) {
+  constructor(id, pattern, receivedAt, model = "") {
     this.id = id;
     this.pattern = pattern;
+    this.model = model;
     this.receivedAt = receivedAt;
     this.hold = Object.freeze({ id, hue: 0 });
     this.stage = "received";
@@ -46,6 +47,8 @@ export class Record {
     this.priority = 0;
     this.maxTokens = 0;
     this.sequences = [];
+    this.parts = [];
+    this.stages = [];
     this.preemptions = 0;
     this.preemptedFor = [];
     this.firstReused = 0;
@@ -100,6 +103,7 @@ export class Record {
     if (this.endedAt !== null) return this;
     const copy = Object.assign(Object.create(Record.prototype), this);
     copy.sequences = this.sequences.map((sequence) => sequence.clone());
+    copy.parts = this.parts.map((part) => ({ ...part }));
     copy.intervals = this.intervals.slice();
     return copy;
   }

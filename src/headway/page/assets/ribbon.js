@@ -1,14 +1,16 @@
 // The chosen request's life to scale, every interval with its milliseconds, and below it what `headway why` says.
 import { requestColour } from "page/colours.js";
-import { duration, tell } from "page/sentences.js";
+import { duration } from "page/numbers.js";
 import { prepare } from "page/tip.js";
 
 const HEIGHT = 40;
 const LISTED = 60;
+const WORK = ["prefill", "decode", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 
 export class RibbonView {
-  constructor({ canvas, told, intervals, why, tip, theme }) {
+  constructor({ canvas, told, intervals, why, words, tip, theme }) {
     Object.assign(this, { _canvas: canvas, _told: told, _list: intervals, _why: why, _tip: tip, _theme: theme });
+    this._words = words;
     this._segments = [];
     canvas.addEventListener("pointermove", (event) => this._point(event));
     canvas.addEventListener("pointerleave", () => tip.hide());
@@ -45,7 +47,7 @@ export class RibbonView {
     }));
     if (hidden) rows.unshift({ kind: "other", name: `${hidden} earlier`, of: "", ms: "" });
     update(this._list, rows, interval);
-    update(this._why, tell(view), (element, text) => setText(element, text), "p");
+    update(this._why, this._words.why(view), (element, text) => setText(element, text), "p");
     const label = `${view.id}: ${rows.map((row) => `${row.name} ${row.of} ${row.ms}`).join(", ")}`;
     this._canvas.setAttribute("aria-label", label);
   }
@@ -105,7 +107,7 @@ export class RibbonView {
 }
 
 function kind({ name, on }) {
-  return on ?? (["prefill", "decode", "recompute"].includes(name) ? name : "other");
+  return on ?? (WORK.includes(name) ? name : "other");
 }
 
 function interval(element, { kind, name, of, ms }) {

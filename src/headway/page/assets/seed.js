@@ -18,7 +18,7 @@ export async function adopt(server, tape, told) {
 function recordOf(view, tape) {
   const over = ENDS.has(view.stage);
   const now = over ? LONG_AGO_NS : tape.story.at;
-  const record = new Record(view.id, view.pattern, now - view.elapsed_ms * 1e6);
+  const record = new Record(view.id, view.pattern, now - view.elapsed_ms * 1e6, view.model);
   const intervals = view.intervals.map(({ name, on = null, rule = null, ms }) => ({ name, on, rule, ns: ms * 1e6 }));
   const open = over ? null : intervals.pop();
   Object.assign(record, {
@@ -27,6 +27,7 @@ function recordOf(view, tape) {
     maxTokens: view.max_tokens, firstReused: view.prefix.reused, miss: view.prefix.miss, intervals,
     reason: view.reason ?? null, message: view.message ?? null, dropped: view.dropped ?? null,
     order: [view.priority, 0], sequences: view.sequences.map(sequenceOf),
+    parts: (view.parts ?? []).map((part) => ({ ...part })), stages: view.stages ?? [],
     sinceStep: view.verdict?.since_step ?? 0, sinceAt: now - (view.verdict?.since_ms ?? 0) * 1e6,
   });
   if (over) record.endedAt = now;

@@ -1,7 +1,8 @@
 // Recent steps as bars, as wide as their time and as high as their positions against the budget; below them the
 // chosen request's life on the same scale.
+import { modelColour } from "page/colours.js";
 import { prepare } from "page/tip.js";
-import { count, duration } from "page/sentences.js";
+import { count, duration } from "page/numbers.js";
 
 const HEIGHT = 148;
 const BARS = 104;
@@ -10,7 +11,7 @@ const LANE = 9;
 // One position of many is still to be seen.
 const LOWEST = 3;
 const SPANS_MS = [50, 100, 200, 500, 1000, 2000, 3000, 5000, 10000, 15000, 20000, 30000, 60000];
-const KINDS = ["decode", "prefill", "recompute", "rejected"];
+const KINDS = ["decode", "prefill", "recompute", "rejected", "evaluate"];
 // A step ends where the next one starts, unless the replica was idle in between.
 const IDLE_NS = 30e6;
 
@@ -27,8 +28,10 @@ export class StepsView {
     });
   }
 
-  // `steps` end with the latest one that had begun at `now` (ns); `until` is the last event that is shown.
-  draw(steps, now, until, chosen) {
+  // `steps` end with the latest one that had begun at `now` (ns); `until` is the last event that is shown. Of several
+  // `models` each has a colour, which marks its steps.
+  draw(steps, now, until, chosen, models) {
+    this._models = models;
     const { context, width } = prepare(this._canvas, HEIGHT);
     this._spanMs = this._span(steps, width);
     const x = (at) => width - 2 - ((now - at) / 1e6 / this._spanMs) * width;
@@ -87,16 +90,21 @@ export class StepsView {
     let bottom = TOP + BARS;
     context.fillStyle = theme.faint;
     context.fillRect(from, TOP, width, BARS);
+    const place = this._models.indexOf(step.model);
+    if (this._models.length > 1 && place >= 0) {
+      context.fillStyle = modelColour(place);
+      context.fillRect(from, TOP - 5, width, 3);
+    }
     for (const kind of KINDS) {
       if (!parts[kind]) continue;
-      const height = Math.max(LOWEST, parts[kind] * scale);
       context.fillStyle = theme[kind];
+      const height = Math.min(bottom - TOP, Math.max(LOWEST, parts[kind] * scale));
       context.fillRect(from, bottom - height, width, height);
       const own = chosen ? share(step, chosen.id, kind) : 0;
       if (own) {
         context.fillStyle = theme.ink;
         context.globalAlpha = 0.42;
-        const high = Math.max(LOWEST, own * scale);
+        const high = Math.min(height, Math.max(LOWEST, own * scale));
         context.fillRect(from, bottom - high, width, high);
         context.globalAlpha = 1;
       }
@@ -117,7 +125,8 @@ export class StepsView {
   }
 
   _tell(step, chosen) {
-    const bars = step ? `as wide as their time, as high as their positions (of ${step.budget})` : "none yet";
+    const budget = this._models.length > 1 ? "of its model's budget" : `of ${step?.budget}`;
+    const bars = step ? `as wide as their time, as high as their positions (${budget})` : "none yet";
     const told = chosen && step ? `${bars}; below them ${chosen.id}` : bars;
     if (this._told.textContent === told) return;
     this._told.textContent = told;
@@ -131,7 +140,7 @@ export class StepsView {
 
   _point(event) {
     const bar = this._at(event);
-    if (bar) this._tip.show(event.clientX, event.clientY, describe(bar));
+    if (bar) this._tip.show(event.clientX, event.clientY, describe(bar, this._models.length > 1));
     else this._tip.hide();
   }
 }
@@ -139,7 +148,7 @@ export class StepsView {
 // What the positions of a step were spent on: as planned until it has committed, then as it came out.
 function parts(step, committed) {
   if (committed && step.parts) return step.parts;
-  const sums = { decode: 0, prefill: 0, recompute: 0, rejected: 0 };
+  const sums = { decode: 0, prefill: 0, recompute: 0, rejected: 0, evaluate: 0 };
   if (committed && step.outcomes.length) {
     for (const [, , prefilled, decoded, recomputed, rejected] of step.outcomes) {
       sums.decode += decoded;
@@ -149,18 +158,23 @@ function parts(step, committed) {
     }
     step.parts = sums;
   } else {
-    for (const [, , , positions, , doing] of step.members) sums[doing] += positions;
+    for (const [, , , positions, , doing] of step.members) sums[kindOf(doing)] += positions;
   }
   return sums;
 }
 
 function share(step, id, kind) {
   return step.members.reduce((sum, [member, , , positions, , doing]) => {
-    return member === id && doing === kind ? sum + positions : sum;
+    return member === id && kindOf(doing) === kind ? sum + positions : sum;
   }, 0);
 }
 
-function describe({ step, ms, parts }) {
+// An input, an update: whatever is evaluated whole.
+function kindOf(doing) {
+  return ["decode", "prefill", "recompute"].includes(doing) ? doing : "evaluate";
+}
+
+function describe({ step, ms, parts }, several) {
   const spent = KINDS.reduce((sum, kind) => sum + parts[kind], 0);
   const kinds = KINDS.filter((kind) => parts[kind]).map((kind) => `${kind} ${parts[kind]}`);
   const members = new Map();
@@ -171,12 +185,17 @@ function describe({ step, ms, parts }) {
   const rows = [...members].map(([key, positions]) => `${key} ${positions}`);
   const waits = Object.entries(step.waits).map(([id, wait]) => `${id} waits for ${wait.on}, ${wait.rule}`);
   return [
-    `Step ${step.step}, ${duration(ms)}`,
-    `${spent} of ${count(step.budget, "position")}, ${step.budget - spent} left over`,
+    `Step ${step.step}${several ? ` of ${step.model}` : ""}, ${duration(ms)}`,
+    `${spent} of ${count(step.budget, unitOf(step))}, ${Math.max(0, step.budget - spent)} left over`,
     kinds.join(", "),
     ...some(rows, 8),
     ...some(waits, 3),
   ];
+}
+
+function unitOf(step) {
+  return step.members.some(([, , , , , doing]) => ["encode", "update", "decode_pixels"].includes(doing))
+    ? "update" : "position";
 }
 
 function some(rows, most) {

@@ -1,25 +1,21 @@
 // The reducer: events in, records out. It is reduce/reducer.py once more, method by method; a test folds the same log
 // in both and compares every record. Everything on the page is drawn from a Story.
 import { FOLDS } from "page/folds.js";
-import { PoolMap } from "page/pool.js";
+import { ServedModel } from "page/served.js";
 import { Record } from "page/record.js";
 
 export class Story {
-  // `facts` is what the replica said of itself when it was ready, if that is among the events.
+  // `models` are the served ones by name, in the order in which events named them.
   // `delivers` says that a front reports `delivered` for each request; without it a life ends with its stage.
   constructor({ delivers = true, remembered = 1000 } = {}) {
     this.delivers = delivers;
     this.remembered = remembered;
     this.live = new Map();
     this.ended = new Map();
-    this.pool = new PoolMap();
-    this.levels = { live: 0, reusable: 0, free: 0, seats_used: 0, evictions: 0 };
-    this.facts = null;
+    this.models = new Map();
     this.step = 0;
     this.at = 0;
     this.unknown = new Set();
-    this._fresh = [];
-    this._judged = new Set();
     this._flying = new Map();
   }
 
@@ -35,19 +31,28 @@ export class Story {
     return this.live.get(id) ?? this.ended.get(id) ?? null;
   }
 
-  // How many waiting requests go before this one.
+  // The served model of that name. Logs from before several could be served name none: it is the one that is known.
+  model(name) {
+    const known = name || (this.models.keys().next().value ?? "");
+    if (!this.models.has(known)) this.models.set(known, new ServedModel(known));
+    return this.models.get(known);
+  }
+
+  // How many requests that wait for the same model go before this one.
   ahead(record) {
     let count = 0;
     for (const other of this.live.values()) {
+      if (other.model !== record.model) continue;
       if (other.stage === "waiting" && before(other.order, record.order) && other.verdict?.on !== "input") count += 1;
     }
     return count;
   }
 
-  // How many sequences hold each live block.
-  references() {
+  // How many sequences hold each live block of that model's pool.
+  references(model) {
     const counts = new Map();
     for (const record of this.live.values()) {
+      if (record.model !== model) continue;
       for (const sequence of record.sequences) {
         for (const block of sequence.blocks) counts.set(block, (counts.get(block) ?? 0) + 1);
       }
@@ -65,24 +70,22 @@ export class Story {
     copy.live = new Map([...this.live].map(([id, record]) => [id, cloned(record)]));
     copy._flying = new Map([...this._flying].map(([id, record]) => [id, cloned(record)]));
     copy.ended = new Map(this.ended);
-    copy.pool = this.pool.clone();
+    copy.models = new Map([...this.models].map(([name, model]) => [name, model.clone()]));
     copy.unknown = new Set(this.unknown);
-    copy._fresh = this._fresh.slice();
-    copy._judged = new Set(this._judged);
     return copy;
   }
 
   // -- what the folds share ------------------------------------------------------------------------------------
 
-  _begin(id, pattern, at) {
-    const record = new Record(id, pattern, at);
+  _begin(id, pattern, at, model) {
+    const record = new Record(id, pattern, at, model);
     this.live.set(id, record);
     return record;
   }
 
   _queue(record, at) {
     record.turnTo("queued", at, "turn", "order");
-    this._fresh.push(record.id);
+    this.model(record.model).fresh.push(record.id);
   }
 
   _judge(record, verdict, at) {
@@ -105,23 +108,18 @@ export class Story {
   }
 
   _hold(record, sequence, blocks) {
-    for (const block of blocks) this.pool.take(block, record.hold);
+    for (const block of blocks) this.model(record.model).pool.take(block, record.hold);
     sequence.blocks.push(...blocks);
   }
 
   _cut(record, sequence, held) {
     if (sequence.blocks.length <= held) return;
-    this.pool.drop(sequence.blocks.slice(held), record.hold);
+    this.model(record.model).pool.drop(sequence.blocks.slice(held), record.hold);
     sequence.blocks.length = held;
   }
 
   _drop(record) {
     for (const sequence of record.sequences) this._cut(record, sequence, 0);
-  }
-
-  _level(levels) {
-    this.levels = levels;
-    this.pool.level(levels);
   }
 
   // Its work is over; its time goes on until the last byte is handed over.
@@ -130,7 +128,7 @@ export class Story {
     if (stage !== "refused") record.verdict = null;
     if (this._flying.get(record.id) !== record) {
       this._drop(record);
-      this.pool.level(this.levels);
+      if (this.models.has(record.model)) this.model(record.model).level();
     }
     if (this.delivers) record.turnTo("delivery", at);
     else this._remember(record, at);

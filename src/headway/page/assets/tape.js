@@ -7,7 +7,7 @@ const SEGMENT = 400;
 
 export class Tape {
   // Events are numbered from 1 as they come. `steps` has an entry for each step, for drawing:
-  //   {number, step, at, budget, members, waits, waiting, levels, outcomes, emitted, committedAt, committed}
+  //   {number, step, model, at, budget, members, waits, outcomes, emitted, committedAt, committed}
   constructor({ delivers = true, kept = 20000 } = {}) {
     this.delivers = delivers;
     this.kept = kept;
@@ -96,8 +96,9 @@ export class Tape {
 
   _note(event) {
     if (event.event === "step") {
-      const { step, at, budget, members, waits, waiting, levels } = event;
-      this.steps.push({ number: this.last, step, at, budget, members, waits, waiting, levels, committed: null });
+      const { step, at, budget, members, waits } = event;
+      const model = this.story.model(event.model).name;
+      this.steps.push({ number: this.last, step, model, at, budget, members, waits, committed: null });
     } else if (event.event === "committed") {
       const step = this.steps.at(-1);
       if (step?.step !== event.step || step.committed) return;

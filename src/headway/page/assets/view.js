@@ -1,13 +1,16 @@
 // A record as GET /v1/requests/{id} shows it: story/tell/explain.py once more.
 
 // `references` says how many sequences hold each block; it is counted once where many views are made.
-export function requestView(story, record, now, references = story.references()) {
+export function requestView(story, record, now, references = story.references(record.model)) {
   const view = {
     id: record.id,
     pattern: record.pattern,
+    ...(record.model ? { model: record.model } : {}),
     stage: record.stage,
     verdict: verdictView(story, record, now),
     sequences: record.sequences.map((sequence) => sequenceView(sequence, references)),
+    ...(record.parts.length ? { parts: record.parts.map((part) => ({ ...part })) } : {}),
+    ...(record.stages.length ? { stages: record.stages } : {}),
     preemptions: record.preemptions,
     preempted_for: record.preemptedFor,
     prefix: { reused: record.firstReused, miss: record.miss },

@@ -25,10 +25,11 @@ class Quote:
 
 @dataclass(slots=True, eq=False)
 class EmbedProgress:
-    """`done[i]` says whether `inputs[i]` was evaluated."""
+    """`done[i]` says whether `inputs[i]` was evaluated; `size` are the positions of all inputs."""
 
     inputs: tuple[Evaluate, ...]
     done: list[bool]
+    size: int
 
     def left(self) -> list[int]:
         return [index for index, done in enumerate(self.done) if not done]
@@ -39,6 +40,8 @@ class EmbedPattern:
     cut: each of its positions is evaluated with a view of all others."""
 
     cost_unit: Unit = "positions"
+    yields = True
+    paced = False
 
     def __init__(self, executor: Executor) -> None:
         self.space = BytePool(0)
@@ -60,7 +63,7 @@ class EmbedPattern:
         return Worst(seats=1, context=max(each.cost for each in new.inputs), space=0)
 
     def begin(self, new: EmbedRequest, context: int) -> EmbedProgress:
-        return EmbedProgress(new.inputs, [False] * len(new.inputs))
+        return EmbedProgress(new.inputs, [False] * len(new.inputs), new.positions)
 
     def awaits(self, new: EmbedRequest) -> dict[Input, Wait]:
         return {}
@@ -78,6 +81,8 @@ class EmbedPattern:
             order=order,
             deadline_at=request.deadline_at,
             parts=(1,) * len(new.inputs),
+            positions=tuple(each.cost for each in new.inputs),
+            stages=tuple(stage.split(" ×")[0] for stage in self._facts.graph),
         )
 
     # -- what it needs ---------------------------------------------------------------------------------------
@@ -123,7 +128,7 @@ class EmbedPattern:
         request, index = entry.request, entry.part
         progress: EmbedProgress = request.progress
         progress.done[index] = True
-        books.moves.append(Moved(request.id, index, 1, 1))
+        books.moves.append(Moved(request.id, index, 1, 1, entry.item.cost))
         if request.stage is Stage.RUNNING:
             books.emissions.append(Embedded(request.id, index, result.values))
 
@@ -150,5 +155,10 @@ class EmbedPattern:
 def embed_model(
     executor: Executor, options: EngineOptions | None = None, *, name: str = "", weight: float = 1.0
 ) -> ServedModel:
-    """An encoder as an engine serves it."""
-    return ServedModel(executor, EmbedPattern(executor), options, name=name, weight=weight)
+    """An encoder as an engine serves it: of its inputs the shorter go first (`policy/order.py`)."""
+    return ServedModel(executor, EmbedPattern(executor), options, name=name, weight=weight, size=_size)
+
+
+def _size(request: Request) -> int:
+    progress: EmbedProgress = request.progress
+    return progress.size

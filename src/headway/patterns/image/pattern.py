@@ -55,6 +55,8 @@ class ImagePattern:
     step's budget counts items: each image puts one into a step, whole."""
 
     cost_unit: Unit = "updates"
+    yields = False
+    paced = False
 
     def __init__(self, executor: Executor, pool: BytePool, latent_bytes: int) -> None:
         self.space = pool

@@ -28,6 +28,8 @@ class TextPattern:
     """Implements `Pattern` over a pool of state blocks. A part is a `Sequence`, a step's budget counts positions."""
 
     cost_unit: Unit = "positions"
+    yields = False
+    paced = True
 
     def __init__(
         self,

@@ -17,13 +17,15 @@ from headway.story.reduce.reducer import Story
 
 #: The latest gaps between tokens that are kept; a long log has millions.
 MOST_GAPS = 200_000
+_OF_TEXT = ("prefill", "decode", "recompute")
 
 
 @dataclass(slots=True)
-class StepSeen:
-    """One step. `prefill` are positions by request; `context` all positions that its members had at its end; `waits`
-    one verdict of each rule that somebody waits by, `stalled` how many running requests wait; `host_gap_ns` the time
-    between the commit before it and its start, None when there was no work in between."""
+class ObservedStep:
+    """One step. `prefill` are positions by request, `evaluated` what other items came to, in their unit; `context`
+    all positions that its members had at its end; `waits` one verdict of each rule that somebody waits by, `stalled`
+    how many running requests wait; `host_gap_ns` the time between the commit before it and its start, None when there
+    was no work in between."""
 
     step: int
     at: int
@@ -33,6 +35,7 @@ class StepSeen:
     decoded: int
     prefill: dict[str, int]
     recomputed: int
+    evaluated: int
     context: int
     waiting: int
     stalled: int
@@ -45,7 +48,7 @@ class StepSeen:
 
     @property
     def positions(self) -> int:
-        return self.decoded + sum(self.prefill.values()) + self.recomputed
+        return self.decoded + sum(self.prefill.values()) + self.recomputed + self.evaluated
 
     @property
     def ran_ns(self) -> int:
@@ -73,7 +76,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class RequestSeen:
+class ObservedRequest:
     """What a record does not hold: moments, and how many steps its prompt took. `queue_ns` is how long it lay between
     front and replica while no step ran that it had to await."""
 
@@ -98,24 +101,28 @@ class Machine:
 
 @dataclass
 class Observations:
-    """Folds events in order. What happened before `since_ns` is folded into records, and counts nowhere else."""
+    """Folds one model's events in order. What happened before `since_ns` is folded into records, and counts nowhere
+    else. `others_ns` are the durations of the other models' steps, by name; with those `story` is shared."""
 
+    model: str = ""
     loaded: ev.Loaded | None = None
     machine: Machine | None = None
     since_ns: int = -(1 << 62)
     story: Story = field(default_factory=lambda: Story(remembered=1 << 20, delivers=True))
-    steps: list[StepSeen] = field(default_factory=list)
+    steps: list[ObservedStep] = field(default_factory=list)
     gaps: deque[Gap] = field(default_factory=lambda: deque(maxlen=MOST_GAPS))
-    requests: dict[str, RequestSeen] = field(default_factory=dict)
+    requests: dict[str, ObservedRequest] = field(default_factory=dict)
     preemptions: list[ev.Preempted] = field(default_factory=list)
     pauses: list[ev.DraftsPaused] = field(default_factory=list)
     turned_away: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    others_ns: dict[str, list[int]] = field(default_factory=dict)
     most_held: int = 0
     first_at: int | None = None
     last_at: int = 0
     _committed_at: int | None = None
     _working: bool = False
+    _passed_at: int | None = None
     _emitted_in: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def fold_all(self, events: Iterable[ev.AnyEvent]) -> Observations:
@@ -125,6 +132,12 @@ class Observations:
 
     def fold(self, event: ev.AnyEvent) -> None:
         """Take one event in."""
+        self.note(event)
+        self.story.fold(event)
+        self.settle(event)
+
+    def note(self, event: ev.AnyEvent) -> None:
+        """Take in what is seen before the story folds it."""
         counted = event.at >= self.since_ns and not isinstance(event, ev.Loaded)
         if counted:
             self.first_at = event.at if self.first_at is None else min(self.first_at, event.at)
@@ -139,16 +152,31 @@ class Observations:
                 self._committed(event, counted)
             case _ if counted:
                 self._noted(event)
-        self.story.fold(event)
+
+    def settle(self, event: ev.AnyEvent) -> None:
+        """Take in what is seen once the story has folded it."""
         if isinstance(event, ev.Committed):
             self._working = event.levels.seats_used > 0 or self._has_work()
         elif isinstance(event, ev.Finished | ev.Cancelled | ev.Failed):
             self._working = self._working and self._has_work()
 
+    def pass_turn(self, model: str, event: ev.Stepped | ev.Committed) -> None:
+        """Another model's step begins, or is over: the time in between is nobody's gap."""
+        if isinstance(event, ev.Stepped):
+            self._passed_at = event.at
+            last = self.steps[-1] if self.steps else None
+            if last is not None and last.next_at is None:
+                last.next_at = event.at if self._working else last.ended_at
+            return
+        if self._passed_at is not None and event.at >= self.since_ns:
+            self.others_ns.setdefault(model, []).append(event.at - self._passed_at)
+        self._committed_at, self._passed_at = event.at, None
+        self._working = self._has_work()
+
     # -- numbers that several findings need ------------------------------------------------------------------
 
     @property
-    def done(self) -> list[StepSeen]:
+    def done(self) -> list[ObservedStep]:
         """The steps whose result is in."""
         return [step for step in self.steps if step.ended_at is not None]
 
@@ -173,7 +201,7 @@ class Observations:
             case ev.TurnedAway():
                 self.turned_away.update(event.counts)
             case ev.Received():
-                self.requests[event.id] = RequestSeen(event.id, event.at, event.sent_at)
+                self.requests[event.id] = ObservedRequest(event.id, event.at, event.sent_at)
             case ev.Arrived():
                 self._arrived(event)
             case ev.Preempted():
@@ -181,8 +209,8 @@ class Observations:
             case ev.DraftsPaused():
                 self.pauses.append(event)
             case ev.Finished() | ev.Cancelled() | ev.Failed() | ev.Refused():
-                seen = self.requests.setdefault(event.id, RequestSeen(event.id, event.at))
-                seen.ended_at = event.at
+                ended = self.requests.setdefault(event.id, ObservedRequest(event.id, event.at))
+                ended.ended_at = event.at
             case ev.Delivered():
                 if (known := self.requests.get(event.id)) is not None:
                     known.delivered_at = event.at
@@ -190,7 +218,7 @@ class Observations:
     def _arrived(self, event: ev.Arrived) -> None:
         known = self.requests.get(event.id)
         if known is None or known.ended_at is not None:
-            known = self.requests[event.id] = RequestSeen(event.id, event.at)
+            known = self.requests[event.id] = ObservedRequest(event.id, event.at)
         known.arrived = event
         if known.sent_at is not None:
             running = self.steps[-1] if self.steps and self.steps[-1].ended_at is None else None
@@ -198,7 +226,7 @@ class Observations:
 
     def _stepped(self, event: ev.Stepped, counted: bool) -> None:
         gap = event.at - self._committed_at if self._working and self._committed_at is not None else None
-        if gap is not None and self.steps:
+        if gap is not None and self.steps and self.steps[-1].next_at is None:
             self.steps[-1].next_at = event.at
         if not counted:
             return
@@ -211,7 +239,7 @@ class Observations:
                 known.chunks += 1
         running = {id for id in event.waits if self._stage(id) is Stage.RUNNING}
         self.steps.append(
-            StepSeen(
+            ObservedStep(
                 step=event.step,
                 at=event.at,
                 budget=event.budget,
@@ -220,6 +248,7 @@ class Observations:
                 decoded=sum(m.positions for m in event.members if m.doing == "decode"),
                 prefill=dict(prefill),
                 recomputed=sum(m.positions for m in event.members if m.doing == "recompute"),
+                evaluated=sum(m.positions for m in event.members if m.doing not in _OF_TEXT),
                 context=sum(m.start + m.positions for m in event.members),
                 waiting=event.waiting,
                 stalled=len(running),
@@ -262,6 +291,8 @@ class Observations:
         """Whether somebody could move who was there at the last commit."""
         committed_at = self._committed_at or 0
         for record in self.story.live.values():
+            if self.model not in ("", record.model):
+                continue
             waits = record.stage is Stage.WAITING and not awaits_input(record.verdict)
             if (waits or record.stage is Stage.RUNNING) and record.received_at <= committed_at:
                 return True

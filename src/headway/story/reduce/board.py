@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import chain, islice
-from typing import Any
+
+import msgspec
 
 from headway.core import events as ev
 from headway.core.request import Stage
-from headway.core.verdict import ONS, Wait
+from headway.core.verdict import ONS, On, Wait
 from headway.story.reduce.record import Record
-from headway.story.reduce.reducer import Story
-from headway.story.reduce.steps import KINDS, StepRecord, Steps
+from headway.story.reduce.reducer import NO_LEVELS, Story
+from headway.story.reduce.steps import StepRecord, Steps
+from headway.story.tell.boardview import (
+    BoardView,
+    EventNumbers,
+    ModelShown,
+    Owner,
+    PoolShown,
+    Rates,
+    RequestShown,
+    SeatsShown,
+    Stages,
+    StepShown,
+)
 from headway.story.tell.explain import request_views
 from headway.story.tell.sentences import brief
+from headway.story.tell.views import PoolBlocks
 
 #: Rates are means over so much of the recent past.
 RATE_OVER_S = 5.0
@@ -32,21 +47,20 @@ _ACTIVE = (Stage.RUNNING, Stage.WAITING, Stage.RECEIVED)
 class Board:
     """Folds numbered events into a story and what stands around it. `delivers` as in `Story`.
 
-    model, blocks, seats   what the replica has to give, as `Loaded` says; who knows better may set them (`seats` is
-                           None while nobody does)
-    first, last            numbers of the first and the newest event that were folded, 0 before
+    model         the first model's name, where no event names one
+    first, last   numbers of the first and the newest event that were folded, 0 before
     """
 
-    def __init__(self, *, delivers: bool = True) -> None:
+    def __init__(self, *, delivers: bool = True, model: str = "", loaded: Iterable[ev.Loaded] = ()) -> None:
         self.story = Story(delivers=delivers)
+        for each in loaded:
+            self.story.know(each)
         self.steps = Steps(_KEPT_STEPS)
         self.counts = Counter[str]()
-        self.model = ""
-        self.blocks = 0
-        self.seats: int | None = None
+        self.model = model
         self.first = self.last = 0
         self.newest_at = 0
-        self._evictions: int | None = None
+        self._evictions: dict[str, int] = {}
 
     def fold(self, number: int, event: ev.AnyEvent) -> None:
         """Take one event in."""
@@ -55,74 +69,74 @@ class Board:
         self._count(event)
         self.story.fold(event)
         self.steps.fold(event)
-        if isinstance(event, ev.Loaded):
-            self.model, self.blocks, self.seats = event.model, event.blocks, event.seats
 
-    def view(self, now: int, *, steps: int, requests: int, ended: int) -> dict[str, Any]:
-        """Plain data, ready for JSON (`headway top --once --json`), as of `now`; at most so many of each.
-
-        model       its name
-        events      {"first", "last"}: numbers of the events that this is folded from; it knows of nothing earlier
-        pool        {"blocks": {"total", "live", "reusable", "free"}, "owners": [{"id", "blocks", "shared"}, …],
-                    "unowned"}: `blocks` of an owner are held by it alone, `shared` with other requests; unowned are
-                    live for requests that ended in a running step, or came before the first event
-        seats       {"used", "total"}; total is null where no event tells it
-        rates       {"over_s", "steps_per_s", "prefilled_per_s", "decoded_per_s", "recomputed_per_s",
-                    "emitted_tokens_per_s"}: positions, but for the last
-        steps       the newest last: {"step", "budget", "prefilled", "decoded", "recomputed", "rejected", "left",
-                    "members", "ms", "failed"}; the five are positions and sum to the budget, `ms` is null while it
-                    runs
-        stages      live requests by stage, `waiting` also by what is awaited: {"waiting": {"space": 1, …}, …}
-        requests    the records of `/v1/requests`, each with `words`: one line that says how it is
-        unknown     how many requests of the running step came before the first event
-        counters    since the first event
-        """
-        return {
-            "model": self.model,
-            "events": {"first": self.first, "last": self.last},
-            "pool": self._pool(),
-            "seats": {"used": self.story.levels.seats_used, "total": self.seats},
-            "rates": self._rates(now),
-            "steps": [_step_view(step) for step in list(self.steps.records)[-steps:]] if steps else [],
-            "stages": self._stages(),
-            "requests": self._requests(self._chosen(requests, ended), now),
-            "unknown": self._unknown(),
-            "counters": {name: self.counts[name] for name in COUNTERS},
-        }
+    def view(self, now: int, *, source: str = "", steps: int, requests: int, ended: int) -> BoardView:
+        """All of it as of `now`, with at most so many steps, requests, and ended ones among them."""
+        models = tuple(self._model(name, now) for name in self.story.models)
+        first = models[0] if models else None
+        return BoardView(
+            source=source,
+            model=(first.model if first else "") or self.model,
+            models=models,
+            events=EventNumbers(self.first, self.last),
+            pool=first.pool if first else PoolShown(PoolBlocks(0, 0, 0, 0), (), 0),
+            seats=first.seats if first else SeatsShown(0, None),
+            rates=self._rates(now, self.steps.records),
+            steps=tuple(map(_step_shown, list(self.steps.records)[-steps:])) if steps else (),
+            stages=_stages(self.story.live.values()),
+            requests=self._requests(self._chosen(requests, ended), now),
+            unknown=self._unknown(),
+            counters={name: self.counts[name] for name in COUNTERS},
+        )
 
     # -- parts of the view -----------------------------------------------------------------------------------
 
-    def _pool(self) -> dict[str, Any]:
-        levels = self.story.levels
-        total = self.blocks or levels.live + levels.reusable + levels.free
-        references = self.story.references()
-        owners = [_owner(record, references) for record in self.story.live.values() if not record.ended]
-        owners = sorted((owner for owner in owners if owner["blocks"] or owner["shared"]), key=_by_size)
-        return {
-            "blocks": {"total": total, "live": levels.live, "reusable": levels.reusable, "free": levels.free},
-            "owners": owners,
-            "unowned": max(0, levels.live - len(references)),
-        }
+    def _model(self, name: str, now: int) -> ModelShown:
+        steps = [step for step in self.steps.records if step.model in (name, "")]
+        live = [record for record in self.story.live.values() if record.model == name]
+        levels, facts = self.story.models.get(name, NO_LEVELS), self.story.facts.get(name)
+        return ModelShown(
+            model=name,
+            pattern=self.story.pattern(name),
+            unit=self.story.unit(name),
+            pool=self._pool(name, live, (facts.blocks if facts else 0) or levels.total),
+            seats=SeatsShown(levels.seats_used, facts.seats if facts else None),
+            rates=self._rates(now, steps),
+            stages=_stages(live),
+            batch=len(steps[-1].members) if steps else 0,
+            passed=sum(isinstance(r.verdict, Wait) and r.verdict.rule == "model" for r in live if not r.ended),
+        )
 
-    def _rates(self, now: int) -> dict[str, float]:
+    def _pool(self, name: str, live: list[Record], total: int) -> PoolShown:
+        levels, references = self.story.models.get(name, NO_LEVELS), self.story.references(name)
+        blocks = PoolBlocks(total, levels.live, levels.reusable, levels.free)
+        if self.story.pattern(name) != "text":  # who holds bytes, no event tells
+            return PoolShown(blocks, (), 0)
+        owners = (_owner(record, references) for record in live if not record.ended)
+        shown = sorted((o for o in owners if o.blocks or o.shared), key=lambda o: (-o.blocks, -o.shared))
+        return PoolShown(blocks, tuple(shown), max(0, levels.live - len(references)))
+
+    def _rates(self, now: int, steps: Iterable[StepRecord]) -> Rates:
         records = self.steps.records
         since = max(now - round(RATE_OVER_S * 1e9), records[0].began_at) if records else now
-        recent = [step for step in records if step.ended_at is not None and step.ended_at > since]
-        totals = {kind: sum(step.positions()[kind] for step in recent if not step.failed) for kind in KINDS[:3]}
-        totals |= {"steps": len(recent), "emitted_tokens": sum(step.emitted for step in recent)}
+        recent = [step for step in steps if step.ended_at is not None and step.ended_at > since]
         over_s = max(0.0, (now - since) / 1e9)
-        return {"over_s": round(over_s, 3)} | {
-            f"{name}_per_s": round(total / over_s, 3) if over_s else 0.0 for name, total in totals.items()
-        }
+        spent = Counter[str]()
+        for step in recent:
+            spent.update(step.positions() if not step.failed else {})
 
-    def _stages(self) -> dict[str, Any]:
-        """Every stage of a request that is alive, every reason to wait, also at 0."""
-        waits, stages = dict.fromkeys(ONS, 0), Counter[str]()
-        for record in self.story.live.values():
-            stages[record.stage] += 1
-            if record.stage is Stage.WAITING:
-                waits[record.verdict.on if isinstance(record.verdict, Wait) else "turn"] += 1
-        return {"running": stages["running"], "waiting": waits, "received": stages["received"]}
+        def per_s(total: int) -> float:
+            return round(total / over_s, 3) if over_s else 0.0
+
+        return Rates(
+            over_s=round(over_s, 3),
+            steps_per_s=per_s(len(recent)),
+            prefilled_per_s=per_s(spent["prefilled"]),
+            decoded_per_s=per_s(spent["decoded"]),
+            recomputed_per_s=per_s(spent["recomputed"]),
+            evaluated_per_s=per_s(spent["evaluated"]),
+            emitted_tokens_per_s=per_s(sum(step.emitted for step in recent)),
+        )
 
     def _chosen(self, most: int, ended: int) -> list[Record]:
         """Who is shown: the running, then the waiting, each in order, neither crowding out the other; then those who
@@ -135,8 +149,9 @@ class Board:
         over = chain((r for r in self.story.live.values() if r.ended), reversed(self.story.ended.values()))
         return shown + list(islice(over, max(0, min(ended, most - len(shown)))))
 
-    def _requests(self, records: list[Record], now: int) -> list[dict[str, Any]]:
-        return [{**view, "words": brief(view)} for view in request_views(self.story, records, now)]
+    def _requests(self, records: list[Record], now: int) -> tuple[RequestShown, ...]:
+        views = request_views(self.story, records, now)
+        return tuple(RequestShown(**msgspec.structs.asdict(view), words=brief(view)) for view in views)
 
     def _unknown(self) -> int:
         records = self.steps.records
@@ -156,30 +171,38 @@ class Board:
                     self.counts["recomputed_positions"] += outcome.recomputed
                     self.counts["drafts_accepted"] += outcome.accepted
                     self.counts["drafts_rejected"] += outcome.rejected
-        levels = getattr(event, "levels", None)
-        if isinstance(levels, ev.Levels):
-            before = levels.evictions if self._evictions is None else self._evictions
-            self.counts["evicted_blocks"] += levels.evictions - (before if before <= levels.evictions else 0)
-            self._evictions = levels.evictions
+        if isinstance(event, ev.Stepped | ev.Committed):
+            told = event.levels.evictions
+            before = self._evictions.get(event.model, told)
+            self.counts["evicted_blocks"] += told - (before if before <= told else 0)
+            self._evictions[event.model] = told
 
 
-def _step_view(step: StepRecord) -> dict[str, Any]:
-    return {
-        "step": step.step,
-        "budget": step.budget,
+def _stages(records: Iterable[Record]) -> Stages:
+    """Every stage of a request that is alive, every reason to wait, also at 0."""
+    waits: dict[On, int] = dict.fromkeys(ONS, 0)
+    stages = Counter[str]()
+    for record in records:
+        stages[record.stage] += 1
+        if record.stage is Stage.WAITING:
+            waits[record.verdict.on if isinstance(record.verdict, Wait) else "turn"] += 1
+    return Stages(stages["running"], waits, stages["received"])
+
+
+def _step_shown(step: StepRecord) -> StepShown:
+    return StepShown(
+        step=step.step,
+        model=step.model,
+        budget=step.budget,
         **step.positions(),
-        "left": step.budget - step.spent,
-        "members": len({member.id for member in step.members}),
-        "ms": None if step.ended_at is None else round((step.ended_at - step.began_at) / 1e6, 6),
-        "failed": step.failed,
-    }
+        left=max(0, step.budget - step.spent),
+        members=len({member.id for member in step.members}),
+        ms=None if step.ended_at is None else round((step.ended_at - step.began_at) / 1e6, 6),
+        failed=step.failed,
+    )
 
 
-def _owner(record: Record, references: Counter[int]) -> dict[str, Any]:
+def _owner(record: Record, references: Counter[int]) -> Owner:
     held = Counter(block for sequence in record.sequences for block in sequence.blocks)
     alone = sum(references[block] == own for block, own in held.items())
-    return {"id": record.id, "blocks": alone, "shared": len(held) - alone}
-
-
-def _by_size(owner: dict[str, Any]) -> tuple[int, int]:
-    return -owner["blocks"], -owner["shared"]
+    return Owner(record.id, alone, len(held) - alone)

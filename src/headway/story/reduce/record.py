@@ -48,10 +48,13 @@ class SequenceRecord:
 
 @dataclass(slots=True)
 class PartRecord:
-    """A part whose progress is counted in items: `done` of `of` are."""
+    """A part whose progress is counted in items: `done` of `of` are. `positions` are what it brings, where the model
+    evaluates positions, and `step` is the last that it was part of."""
 
     of: int
     done: int = 0
+    positions: int | None = None
+    step: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +63,7 @@ class Record:
 
     intervals   closed ones, in order, equal neighbours merged; the open one is `doing` since `doing_since`
     order       its place in the queue: smaller goes first
+    stages      what the model does with each part, in order; empty where that is not told
     dropped     by whom the delivery of a finished answer was given up
     preempted_for who could go on because it was preempted, each once; itself, where it could not grow
     ended_at    when the last byte was handed over (or when it ended, where nobody delivers)
@@ -79,6 +83,7 @@ class Record:
     deadline_at: int | None = None
     sequences: list[SequenceRecord] = field(default_factory=list)
     parts: list[PartRecord] = field(default_factory=list)
+    stages: tuple[str, ...] = ()
     preemptions: int = 0
     preempted_for: list[str] = field(default_factory=list)
     first_reused: int = 0

@@ -6,13 +6,13 @@ Folding a step costs in proportion to what moved and what was judged, never to t
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from headway.core import events as ev
 from headway.core.errors import UnknownRequest
 from headway.core.request import Stage
-from headway.core.verdict import BEHIND, Go, Verdict, Wait, awaits_input, change_key
+from headway.core.verdict import BEHIND, Go, Unit, Verdict, Wait, awaits_input, change_key
 from headway.story.reduce.record import PartRecord, Record, SequenceRecord
 
 NO_LEVELS = ev.Levels(0, 0, 0, 0, 0)
@@ -24,19 +24,24 @@ class Story:
     """All live requests and the last `remembered` ended ones.
 
     `delivers` says that a front will report `Delivered` for each request; without it a life ends with its stage.
+
+    models     pool and seats of each served model, by name, in the order in which events named them
+    facts      what the replica said of each when it was loaded, where that is among the events
     """
 
     def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
         self.live: dict[str, Record] = {}
         self.ended: OrderedDict[str, Record] = OrderedDict()
         self.models: dict[str, ev.Levels] = {}
+        self.facts: dict[str, ev.Loaded] = {}
         self.step = 0
         self.stepped_at = 0
         self._remembered = remembered
         self._delivers = delivers
+        self._patterns: dict[str, str] = {}  # as requests told
         self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
         self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
-        self._flying: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
+        self._in_flight: dict[str, Record] = {}  # an id may come back while its cancelled namesake is in flight
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.Loaded: self._loaded, ev.TurnedAway: self._turned_away,
             ev.Received: self._received, ev.Prompted: self._prompted, ev.Arrived: self._arrived,
@@ -56,6 +61,19 @@ class Story:
         """Pool and seats of the model that was told of first."""
         return next(iter(self.models.values()), NO_LEVELS)
 
+    def know(self, loaded: ev.Loaded) -> None:
+        """A model is served whose loading may be among the events no more. Nothing is known of its levels yet."""
+        self.facts.setdefault(loaded.model, loaded)
+        self.models.setdefault(loaded.model, NO_LEVELS)
+
+    def unit(self, model: str) -> Unit:
+        """Of its space."""
+        return "bytes" if self.pattern(model) == "image" else "blocks"
+
+    def pattern(self, model: str) -> str:
+        """Which pattern that model serves: as it was loaded, else as its requests are; text where nothing tells."""
+        return self.facts[model].pattern if model in self.facts else self._patterns.get(model, "text")
+
     def record(self, request_id: str) -> Record:
         """The live or remembered record. Raises UnknownRequest."""
         found = self.live.get(request_id) or self.ended.get(request_id)
@@ -64,21 +82,28 @@ class Story:
         return found
 
     def ahead(self, record: Record) -> int:
-        """How many waiting requests go before this one."""
-        return sum(order < record.order for order in self.queued())
+        """How many requests that wait for the same model go before this one."""
+        return sum(order < record.order for order in self.queued().get(record.model, ()))
 
-    def queued(self) -> Iterator[tuple[int, ...]]:
-        """The place in the order of each waiting request that others wait behind."""
-        return (r.order for r in self.live.values() if r.stage is Stage.WAITING and not awaits_input(r.verdict))
+    def queued(self) -> dict[str, list[tuple[int, ...]]]:
+        """For each model the places in its order of the waiting requests that others wait behind, sorted."""
+        queues: dict[str, list[tuple[int, ...]]] = {}
+        for record in self.live.values():
+            if record.stage is Stage.WAITING and not awaits_input(record.verdict):
+                queues.setdefault(record.model, []).append(record.order)
+        return {model: sorted(orders) for model, orders in queues.items()}
 
-    def references(self) -> Counter[int]:
-        """How many sequences hold each live block."""
-        return Counter(block for r in self.live.values() for s in r.sequences for block in s.blocks)
+    def references(self, model: str) -> Counter[int]:
+        """How many sequences hold each live block of that model's pool."""
+        return Counter(
+            block for r in self.live.values() if r.model == model for s in r.sequences for block in s.blocks
+        )
 
     # -- one method per event --------------------------------------------------------------------------------
 
     def _loaded(self, event: ev.Loaded) -> None:
         self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
+        self.facts[event.model] = event
 
     def _turned_away(self, event: ev.TurnedAway) -> None:
         """They left no record."""
@@ -95,11 +120,14 @@ class Story:
         if record is None or record.stage is not Stage.RECEIVED:
             record = self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
         record.stage = Stage.WAITING
-        record.model = event.model
+        record.model = self._named(event.model)
+        self._patterns.setdefault(record.model, event.pattern)
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
         record.deadline_at = event.deadline_at
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
-        record.parts = [PartRecord(of) for of in event.parts]
+        positions = event.positions or (None,) * len(event.parts)
+        record.parts = [PartRecord(of, positions=each) for of, each in zip(event.parts, positions, strict=True)]
+        record.stages = event.stages
         if event.wait is None:
             self._queue(record, event.at)
         else:
@@ -117,7 +145,8 @@ class Story:
     def _refused(self, event: ev.Refused) -> None:
         record = self.live.get(event.id)
         if record is None or record.ended:
-            record = self.live[event.id] = Record(event.id, "text", event.at, event.model, doing_since=event.at)
+            pattern = self.pattern(event.model)
+            record = self.live[event.id] = Record(event.id, pattern, event.at, event.model, doing_since=event.at)
         self._judge(record, event.verdict, event.at)
         record.reason = event.reason
         self._end(record, Stage.REFUSED, event.at)
@@ -154,9 +183,10 @@ class Story:
         self._judged.setdefault(record.model, set()).add(event.id)
 
     def _stepped(self, event: ev.Stepped) -> None:
-        self.step, self.stepped_at, self.models[event.model] = event.step, event.at, event.levels
-        behind = self._judged.get(event.model, set()).union(self._fresh.pop(event.model, ())) - event.waits.keys()
-        self._judged[event.model] = set()
+        model = self._named(event.model)
+        self.step, self.stepped_at, self.models[model] = event.step, event.at, event.levels
+        behind = self._judged.get(model, set()).union(self._fresh.pop(model, ())) - event.waits.keys()
+        self._judged[model] = set()
         for request_id in behind:
             record = self.live.get(request_id)
             if record is not None and record.stage is Stage.WAITING:
@@ -174,18 +204,20 @@ class Story:
         moved: dict[str, tuple[int, int]] = {}
         for member in event.members:
             doing, positions = moved.get(member.id, (0, 0))
+            if (record := self.live.get(member.id)) and record.parts:
+                record.parts[member.index].step = event.step
             moved[member.id] = max(doing, _PRECEDENCE.index(member.doing)), positions + member.positions
-        self._flying = {}
+        self._in_flight = {}
         for request_id, (doing, positions) in moved.items():
             if record := self.live.get(request_id):
-                self._flying[request_id] = record
+                self._in_flight[request_id] = record
                 self._judge(record, Go(positions), event.at)
                 record.turn_to(_PRECEDENCE[doing], event.at)
 
     def _committed(self, event: ev.Committed) -> None:
-        self.models[event.model] = event.levels
+        self.models[self._named(event.model)] = event.levels
         for outcome in event.outcomes:
-            record = self._flying.get(outcome.id)
+            record = self._in_flight.get(outcome.id)
             if record is None:
                 continue
             sequence = record.sequences[outcome.index]
@@ -202,10 +234,10 @@ class Story:
             if outcome.emitted:
                 sequence.last_token_at = event.at
         for move in event.moves:
-            if record := self._flying.get(move.id):
+            if record := self._in_flight.get(move.id):
                 record.parts[move.index].done = move.done
         for fork in event.forks:
-            if record := self._flying.get(fork.id):
+            if record := self._in_flight.get(fork.id):
                 sequence = record.sequences[fork.index]
                 self._inherit(sequence, fork.positions, fork.resumed)
                 sequence.emitted += fork.emitted
@@ -214,10 +246,10 @@ class Story:
                     sequence.blocks = []
                 if fork.emitted:
                     sequence.last_token_at = event.at
-        for record in self._flying.values():
+        for record in self._in_flight.values():
             if record.ended:
                 _drop_blocks(record)
-        self._flying = {}
+        self._in_flight = {}
 
     def _drafts_paused(self, event: ev.DraftsPaused) -> None:
         if record := self.live.get(event.id):
@@ -236,7 +268,7 @@ class Story:
 
     def _failed(self, event: ev.Failed) -> None:
         if record := self.live.get(event.id):
-            self._flying.pop(event.id, None)  # its blocks are gone, also where no commit will follow
+            self._in_flight.pop(event.id, None)  # its blocks are gone, also where no commit will follow
             record.reason, record.message = event.reason, event.message
             if event.levels is not None:
                 self.models[record.model] = event.levels
@@ -249,6 +281,10 @@ class Story:
             self._remember(record, event.at)
 
     # -- shared ----------------------------------------------------------------------------------------------
+
+    def _named(self, model: str) -> str:
+        """Logs from before several models could be served name none: then it is the one that is known."""
+        return model or next(iter(self.models), "")
 
     def _judge(self, record: Record, verdict: Verdict | None, at: int) -> None:
         if change_key(verdict) != change_key(record.verdict):
@@ -272,7 +308,7 @@ class Story:
         record.stage = stage
         if stage is not Stage.REFUSED:
             record.verdict = None
-        if self._flying.get(record.id) is not record:
+        if self._in_flight.get(record.id) is not record:
             _drop_blocks(record)
         if self._delivers:
             record.turn_to("delivery", at)

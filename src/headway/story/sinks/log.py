@@ -147,8 +147,8 @@ class LogFile:
 
     @classmethod
     def open(cls, path: Path) -> LogFile:
-        """`path` and the older files of the same server. Raises LogError for a file that cannot be read, is no event
-        log, or was written by another version."""
+        """`path` and the older files of the same server. Raises LogError for a file that cannot be read, is not an
+        event log, or was written by another version."""
         head, paths = read_head(path), [path]
         for older, before in older_heads(path):
             if before.epoch != head.epoch:
@@ -159,7 +159,7 @@ class LogFile:
 
     def events(self) -> Iterator[AnyEvent]:
         """In order. The last line may be half a line: whoever wrote it was interrupted. Raises LogError for any other
-        line that is no event."""
+        line that is not an event."""
         for path in self.paths:
             for number, line in enumerate(_lines(path), 1):
                 if not line.endswith(b"\n"):

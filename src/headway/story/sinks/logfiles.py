@@ -26,14 +26,14 @@ _MOST_HEAD_BYTES = 1 << 16
 #: Neither follow a link nor wait for whoever writes into a pipe.
 CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOT_REGULAR: dict[Callable[[int], bool], str] = {
-    stat.S_ISDIR: "is a folder; name a file",
-    stat.S_ISLNK: "is a link; name the file itself",
+    stat.S_ISDIR: "is a folder; give a file",
+    stat.S_ISLNK: "is a link; give the file itself",
     stat.S_ISFIFO: "is a named pipe, not a regular file",
     stat.S_ISSOCK: "is a socket, not a regular file",
     stat.S_ISCHR: "is a device, not a regular file",
     stat.S_ISBLK: "is a device, not a regular file",
 }
-_FOREIGN = "is not an event log of Headway and is left as it is; name another file"
+_FOREIGN = "is not an event log of Headway and is left as it is; choose another file"
 
 
 class LogHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ def refusal(path: Path) -> str | None:
     """Why no event log can be kept at `path`; None if one can: nothing is there, or an event log, or an empty file,
     which has nothing to lose. Nothing on disk is touched. Raises OSError if that cannot be found out."""
     if not os.path.lexists(path):
-        return None if path.parent.is_dir() else f"cannot be written: there is no folder {path.parent}"
+        return None if path.parent.is_dir() else f"cannot be written: {path.parent} is not an existing folder"
     if is_empty(path):
         return None
     return foreign(path) or _busy(path)
@@ -134,7 +134,7 @@ def make_way(path: Path, kept_bytes: int) -> None:
 
 
 def read_head(path: Path) -> LogHead:
-    """Raises LogError for a file that cannot be read, is no event log, or was written by another version."""
+    """Raises LogError for a file that cannot be read, is not an event log, or was written by another version."""
     try:
         if (other := _not_regular(path.stat().st_mode)) is not None:
             raise LogError(path, f"it {other}")
@@ -154,7 +154,7 @@ def decode_head(path: Path, line: bytes) -> LogHead:
     if head.kind != KIND:
         raise LogError(path, "it is not an event log of Headway")
     if head.version != VERSION:
-        raise LogError(path, f"it was written in version {head.version} of the log; this Headway reads {VERSION}")
+        raise LogError(path, f"it is an event log of version {head.version}; this version of Headway reads {VERSION}")
     return head
 
 

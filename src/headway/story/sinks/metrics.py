@@ -16,7 +16,7 @@ from headway.story.reduce.reducer import NO_LEVELS, Story
 disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside the counters themselves
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected")
+KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected", "evaluated")
 DRAFTS = ("accepted", "rejected")
 FINISHES = ("stop", "length", "cancelled", "time", "failed")
 TIERS = ("host", "disk")
@@ -33,36 +33,39 @@ class _Families:
         def declared(kind: type[F], name: str, help: str, *labels: str, **options: Iterable[float]) -> F:
             return kind(f"headway_{name}", help, ["model", *labels], registry=registry, **options)  # type: ignore[arg-type]
 
-        self.blocks = declared(Gauge, "blocks", "State blocks by state", "state")
-        self.reserved = declared(Gauge, "pool_reserved_bytes", "Memory reserved for state")
-        self.stages = declared(Gauge, "requests", "Requests that are not yet delivered, by stage", "stage")
+        self.blocks = declared(Gauge, "blocks", "KV cache blocks by state", "state")
+        self.reserved = declared(Gauge, "pool_reserved_bytes", "Memory reserved for state (KV cache)")
+        self.stages = declared(Gauge, "requests", "Requests not yet delivered, by stage", "stage")
         self.waits = declared(Gauge, "waiting_requests", "Waiting requests by what they wait for", "on")
         self.seats = declared(Gauge, "seats", "Places among the active sequences", "state")
-        self.evictions = declared(Counter, "prefix_evictions", "Reusable blocks that were dropped")
-        self.preemptions = declared(Counter, "preemptions", "Active requests whose blocks were taken")
-        self.positions = declared(Counter, "positions", "Positions by how their state came to be", "kind")
-        self.drafts = declared(Counter, "draft_positions", "Guessed tokens that were verified, by result", "result")
-        self.tokens = declared(Counter, "emitted_tokens", "Tokens that callers got")
-        self.finished = declared(Counter, "requests_finished", "Requests that ended", "reason")
-        self.refused = declared(Counter, "requests_refused", "Requests that were turned away", "reason")
-        self.slow_readers = declared(
-            Counter, "slow_readers", "Requests dropped because their client took nothing for too long"
+        self.evictions = declared(Counter, "prefix_evictions", "Reusable blocks that were evicted")
+        self.preemptions = declared(Counter, "preemptions", "Preemptions of active requests")
+        self.positions = declared(Counter, "positions", "Positions by how their state was obtained", "kind")
+        self.drafts = declared(
+            Counter,
+            "draft_positions",
+            "Drafted tokens that were verified (speculative decoding), by result",
+            "result",
         )
+        self.tokens = declared(Counter, "emitted_tokens", "Tokens emitted to callers")
+        self.finished = declared(Counter, "requests_finished", "Requests that ended", "reason")
+        self.refused = declared(Counter, "requests_refused", "Requests that were refused", "reason")
+        self.slow_readers = declared(Counter, "slow_readers", "Requests dropped because their client stopped reading")
         self.regained = declared(Counter, "regained_blocks", "Blocks found again on resuming")
         self.offloaded = declared(Counter, "offloaded_blocks", "Blocks copied to another tier", "tier")
         self.reloaded = declared(Counter, "reloaded_blocks", "Blocks brought back from a tier", "tier")
         self.first_token = declared(
-            Histogram, "time_to_first_token_seconds", "From headers read to the first token", buckets=_SECONDS
+            Histogram, "time_to_first_token_seconds", "Time from headers read to the first token", buckets=_SECONDS
         )
         self.inter_token = declared(
-            Histogram, "inter_token_seconds", "Between the tokens of one sequence", buckets=_SECONDS
+            Histogram, "inter_token_seconds", "Time between tokens of one sequence", buckets=_SECONDS
         )
         self.queued = declared(
-            Histogram, "queued_seconds", "Waiting before the first admission", "on", buckets=_SECONDS
+            Histogram, "queued_seconds", "Time waiting before the first admission", "on", buckets=_SECONDS
         )
         self.step_seconds = declared(Histogram, "step_seconds", "Duration of a step", buckets=_SECONDS)
         self.step_positions = declared(
-            Histogram, "step_positions", "Positions that a step evaluates", buckets=_POSITIONS
+            Histogram, "step_positions", "Positions evaluated by a step", buckets=_POSITIONS
         )
 
 
@@ -128,7 +131,7 @@ class Metrics:
         self._families = _Families(self.registry)
         self._log_lost = Counter(
             "headway_event_log_lost_events",
-            "Events that --event-log could not write, since it failed",
+            "Events lost after --event-log failed",
             registry=self.registry,
         )
         self._models: dict[str, _Measured] = {}
@@ -237,6 +240,7 @@ class Metrics:
             self._step_began = None
         for kind in ("prefilled", "decoded", "recomputed", "rejected"):
             measured.positions[kind].inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
+        measured.positions["evaluated"].inc(sum(move.positions for move in event.moves))
         for result in DRAFTS:
             measured.drafts[result].inc(sum(getattr(outcome, result) for outcome in event.outcomes))
         measured.positions["reused"].inc(sum(f.positions for f in event.forks if not f.resumed))

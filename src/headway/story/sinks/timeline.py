@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.core import events as ev
 from headway.story.reduce.record import Record
-from headway.story.reduce.reducer import Story
+from headway.story.reduce.reducer import NO_LEVELS, Story
 from headway.story.reduce.steps import StepRecord, Steps
 
 #: The format's "processes": the engine has the steps and the counters, the requests a track each.
@@ -45,15 +45,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Pool, seats and queue at one moment; `waiting` is None where only a step's beginning tells it."""
+    """One model's pool, seats and queue at one moment; `waiting` is None where only a step's beginning tells it."""
 
     at: int
+    model: str
     levels: ev.Levels
     waiting: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PlacedInterval:
     """One interval of a life, in its place."""
 
     name: str
@@ -75,7 +76,7 @@ class Timeline:
         self._steps = Steps()
         self._marks: list[Mark] = []
         self._levels: list[Level] = []
-        self._evictions: int | None = None
+        self._evictions: dict[str, int] = {}
 
     def fold(self, event: ev.AnyEvent) -> None:
         """Take one event in."""
@@ -91,7 +92,8 @@ class Timeline:
             self.model = event.model
         if isinstance(event, ev.Loaded | ev.Stepped | ev.Committed | ev.Cancelled | ev.Failed):
             waiting = event.waiting if isinstance(event, ev.Stepped) else None
-            self._level(Level(event.at, self.story.levels, waiting))
+            model = self._model_of(event) or next(iter(self.story.models), "")
+            self._level(Level(event.at, model, self.story.models.get(model, NO_LEVELS), waiting))
         name = _MARKS.get(type(event))
         life = self._latest.get(getattr(event, "id", ""))
         if name is not None and life is not None:
@@ -125,30 +127,36 @@ class Timeline:
             if begin <= mark.at <= end:
                 drawing.mark(mark, ENGINE, STEPS_TRACK)
         for track, life in enumerate(shown, 1):
-            drawing.life(track, life.id, stretches(life, now), marks[id(life)])
+            drawing.life(track, life.id, placed_intervals(life, now), marks[id(life)])
         return drawing.finish()
+
+    def _model_of(self, event: ev.Loaded | ev.Stepped | ev.Committed | ev.Cancelled | ev.Failed) -> str:
+        if isinstance(event, ev.Cancelled | ev.Failed):
+            life = self._latest.get(event.id)
+            return life.model if life else ""
+        return event.model
 
     def _level(self, level: Level) -> None:
         told = level.levels.evictions
-        before = told if self._evictions is None else self._evictions
+        before = self._evictions.get(level.model, told)
         evicted = told - (before if before <= told else 0)  # another replica counts from its own start
         if evicted:
             self._marks.append(Mark(level.at, "evicted", None, {"blocks": evicted}))
-        self._evictions = told
+        self._evictions[level.model] = told
         self._levels.append(level)
 
     def _levels_within(self, begin: int, end: int) -> list[Level]:
-        """Those of a stretch of time, beginning with the one that stood when it began."""
-        before = [level for level in self._levels if level.at < begin][-1:]
-        standing = [Level(begin, level.levels, level.waiting) for level in before]
+        """Those of a stretch of time, beginning with the ones that stood when it began."""
+        before = {level.model: level for level in self._levels if level.at < begin}
+        standing = [Level(begin, level.model, level.levels, level.waiting) for level in before.values()]
         return standing + [level for level in self._levels if begin <= level.at <= end]
 
 
-def stretches(life: Record, now: int) -> list[Stretch]:
+def placed_intervals(life: Record, now: int) -> list[PlacedInterval]:
     """A life's intervals in their places: each begins where the one before it ends."""
     found, at = [], life.received_at
     for interval in life.life(now):
-        found.append(Stretch(interval.name, interval.on, interval.rule, at, at + interval.ns))
+        found.append(PlacedInterval(interval.name, interval.on, interval.rule, at, at + interval.ns))
         at += interval.ns
     return found
 
@@ -169,7 +177,7 @@ class _Drawing:
         for step in steps:
             end = max(now, step.began_at) if step.ended_at is None else step.ended_at
             args = {
-                "positions": step.positions(),
+                "positions": {k: number for k, number in step.positions().items() if number or k != "evaluated"},
                 "budget": step.budget,
                 "left": step.budget - step.spent,
                 "emitted": step.emitted,
@@ -182,8 +190,9 @@ class _Drawing:
             self._slice(f"step {step.step}", "step", ENGINE, STEPS_TRACK, step.began_at, end, args)
 
     def levels(self, levels: Sequence[Level]) -> None:
-        """The counter tracks; a value that did not change is not said again."""
+        """The counter tracks, of several models by name; a value that did not change is not said again."""
         said: dict[str, dict[str, int]] = {}
+        several = len({level.model for level in levels}) > 1
         for level in levels:
             pool = level.levels
             values = {
@@ -192,12 +201,13 @@ class _Drawing:
             }
             if level.waiting is not None:
                 values["waiting"] = {"requests": level.waiting}
-            for name, value in values.items():
+            for kind, value in values.items():
+                name = f"{kind} {level.model}" if several else kind
                 if said.get(name) != value:
                     said[name] = value
                     self._add("C", name, "level", ENGINE, 0, level.at, args=value)
 
-    def life(self, track: int, id: str, life: Sequence[Stretch], marks: Sequence[Mark]) -> None:
+    def life(self, track: int, id: str, life: Sequence[PlacedInterval], marks: Sequence[Mark]) -> None:
         """A request's track: its intervals, what happened to it, a flow from each preemption to its resumption."""
         if track == 1:
             self._name("process_name", REQUESTS, "requests")
@@ -210,8 +220,8 @@ class _Drawing:
             self._slice(part.name, "interval", REQUESTS, track, part.begin, part.end, {"id": id, **awaited})
         for mark in marks:
             self.mark(mark, REQUESTS, track)
-        put_out = [mark.at for mark in marks if mark.name == "preempted"]
-        for at, next_at in pairwise([*put_out, _NEVER]):
+        preempted_at = [mark.at for mark in marks if mark.name == "preempted"]
+        for at, next_at in pairwise([*preempted_at, _NEVER]):
             self._flow(track, life, at, next_at)
 
     def mark(self, mark: Mark, pid: int, tid: int) -> None:
@@ -227,7 +237,7 @@ class _Drawing:
             "otherData": {"made_by": "headway timeline", "began_at_ns": str(self._origin)},
         }
 
-    def _flow(self, track: int, life: Sequence[Stretch], at: int, next_at: int) -> None:
+    def _flow(self, track: int, life: Sequence[PlacedInterval], at: int, next_at: int) -> None:
         """From the preemption at `at` to the first slice in which the request moves again; none where it never does,
         or is preempted again (at `next_at`) before."""
         waits = [place for place, part in enumerate(life) if part.name == "preempted" and part.end > at]

@@ -1,73 +1,111 @@
-"""A record as the public contract shows it, and as plain sentences."""
+"""Records and pools as the public contract shows them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-import msgspec
+from collections import Counter
+from collections.abc import Iterable
 
 from headway.core.verdict import Wait
-from headway.story.reduce.record import Record, SequenceRecord
+from headway.story.reduce.record import Interval, PartRecord, Record, SequenceRecord
 from headway.story.reduce.reducer import Story
+from headway.story.tell.views import (
+    BlocksView,
+    DraftsView,
+    IntervalView,
+    ModelPool,
+    PartView,
+    PoolBlocks,
+    PoolView,
+    PositionsView,
+    PrefixView,
+    RequestView,
+    SequenceView,
+    StandingWait,
+    TokensView,
+    VerdictView,
+)
+
+_WAIT_FIELDS = Wait.__struct_fields__
 
 
-def request_view(story: Story, record: Record, now: int) -> dict[str, Any]:
-    """`GET /v1/requests/{id}`: plain data, ready for JSON. Times in milliseconds with six decimals."""
+def request_view(story: Story, record: Record, now: int) -> RequestView:
+    """`GET /v1/requests/{id}` as of `now`."""
     return request_views(story, (record,), now)[0]
 
 
-def request_views(story: Story, records: Iterable[Record], now: int) -> list[dict[str, Any]]:
+def request_views(story: Story, records: Iterable[Record], now: int) -> list[RequestView]:
     """A view of each record. What concerns all live requests (who holds which block, who is queued) is counted once
     for all of them: for each it would cost a server with many blocks seconds."""
-    references, queued = story.references(), sorted(story.queued())
-    return [_request_view(record, now, references, bisect_left(queued, record.order)) for record in records]
+    shown, queued = list(records), story.queued()
+    references = {model: story.references(model) for model in {record.model for record in shown}}
+    return [
+        _request_view(record, now, references[record.model], bisect_left(queued.get(record.model, ()), record.order))
+        for record in shown
+    ]
 
 
-def _request_view(record: Record, now: int, references: Mapping[int, int], ahead: int) -> dict[str, Any]:
-    view: dict[str, Any] = {
-        "id": record.id,
-        "pattern": record.pattern,
-        "stage": str(record.stage),
-        "verdict": _verdict_view(record, now, ahead),
-        "sequences": [_sequence_view(sequence, references) for sequence in record.sequences],
-        **({"parts": [{"done": part.done, "of": part.of} for part in record.parts]} if record.parts else {}),
-        "preemptions": record.preemptions,
-        "preempted_for": list(record.preempted_for),
-        "prefix": {"reused": record.first_reused, "miss": msgspec.to_builtins(record.miss)},
-        "intervals": [_interval_view(i.name, i.on, i.rule, i.ns) for i in record.life(now)],
-        "elapsed_ms": _ms(record.elapsed_ns(now)),
-        "priority": record.priority,
-        "max_tokens": record.max_tokens,
-    }
-    if record.prompt_text is not None:
-        view["prompt"] = record.prompt_text
-    if record.reason is not None:
-        view["reason"] = record.reason
-    if record.message is not None:
-        view["message"] = record.message
-    if record.dropped is not None:
-        view["dropped"] = record.dropped
-    return view
+def _request_view(record: Record, now: int, references: Counter[int], ahead: int) -> RequestView:
+    return RequestView(
+        id=record.id,
+        pattern=record.pattern,
+        model=record.model,
+        stage=record.stage,
+        verdict=_verdict_view(record, now, ahead),
+        sequences=tuple(_sequence_view(sequence, references) for sequence in record.sequences),
+        parts=tuple(map(_part_view, record.parts)),
+        stages=record.stages,
+        preemptions=record.preemptions,
+        preempted_for=tuple(record.preempted_for),
+        prefix=PrefixView(record.first_reused, record.miss),
+        intervals=tuple(map(_interval_view, record.life(now))),
+        elapsed_ms=_ms(record.elapsed_ns(now)),
+        priority=record.priority,
+        max_tokens=record.max_tokens,
+        prompt=record.prompt_text,
+        reason=record.reason,
+        message=record.message,
+        dropped=record.dropped,
+    )
 
 
-def verdict_view(story: Story, record: Record, now: int) -> dict[str, Any] | None:
+def _verdict_view(record: Record, now: int, ahead: int) -> VerdictView | None:
     """The verdict with what is known only when asked: who is ahead, and since when it stands."""
-    return _verdict_view(record, now, story.ahead(record))
+    verdict = record.verdict
+    if not isinstance(verdict, Wait):
+        return verdict
+    return StandingWait(
+        *(getattr(verdict, field) for field in _WAIT_FIELDS),
+        ahead=ahead,
+        since_step=record.since_step,
+        since_ms=_ms(now - record.since_at),
+    )
 
 
-def _verdict_view(record: Record, now: int, ahead: int) -> dict[str, Any] | None:
-    if record.verdict is None:
-        return None
-    view: dict[str, Any] = msgspec.to_builtins(record.verdict)
-    if isinstance(record.verdict, Wait):
-        view |= {
-            "ahead": ahead,
-            "since_step": record.since_step,
-            "since_ms": _ms(now - record.since_at),
-        }
-    return view
+def pool_view(story: Story) -> PoolView:
+    """`GET /v1/pool`, as the newest events tell it."""
+    models = tuple(_model_pool(story, name) for name in story.models)
+    if not models:
+        return PoolView(0, 0, PoolBlocks(0, 0, 0, 0), (), ())
+    first = next((model for model in models if model.unit == "blocks" and model.total), models[0])
+    blocks = PoolBlocks(first.total, first.live, first.reusable, first.free)
+    return PoolView(sum(model.reserved_bytes for model in models), first.block_tokens, blocks, (), models)
+
+
+def _model_pool(story: Story, name: str) -> ModelPool:
+    levels, facts = story.models[name], story.facts.get(name)
+    return ModelPool(
+        model=name,
+        pattern=story.pattern(name),
+        unit=story.unit(name),
+        reserved_bytes=facts.blocks * facts.block_bytes if facts else 0,
+        block_tokens=facts.block_tokens if facts else 0,
+        total=facts.blocks if facts else levels.total,
+        live=levels.live,
+        reusable=levels.reusable,
+        free=levels.free,
+        seats=levels.seats_used,
+    )
 
 
 def timing(record: Record, now: int) -> str:
@@ -78,37 +116,32 @@ def timing(record: Record, now: int) -> str:
     return ", ".join(f"{name};dur={ns / 1e6:.1f}" for name, ns in totals.items())
 
 
-def _sequence_view(sequence: SequenceRecord, references: Mapping[int, int]) -> dict[str, Any]:
+def _sequence_view(sequence: SequenceRecord, references: Counter[int]) -> SequenceView:
     counts = sequence.counts
-    return {
-        "positions": {
-            "known": sequence.known,
-            "computed": sequence.computed,
-            "reused": counts.reused,
-            "regained": counts.regained,
-            "prefilled": counts.prefilled,
-            "decoded": counts.decoded,
-            "recomputed": counts.recomputed,
-            "rejected": counts.rejected,
-            "lost": counts.lost,
-        },
-        "blocks": {
-            "held": len(sequence.blocks),
-            "shared": sum(references[block] > 1 for block in sequence.blocks),
-        },
-        "tokens": {"prompt": sequence.prompt, "emitted": sequence.emitted},
-        "drafts": {
-            "accepted": counts.accepted,
-            "rejected": counts.rejected,
-            "pauses": msgspec.to_builtins(sequence.pauses),
-        },
-    }
+    return SequenceView(
+        positions=PositionsView(
+            known=sequence.known,
+            computed=sequence.computed,
+            reused=counts.reused,
+            regained=counts.regained,
+            prefilled=counts.prefilled,
+            decoded=counts.decoded,
+            recomputed=counts.recomputed,
+            rejected=counts.rejected,
+            lost=counts.lost,
+        ),
+        blocks=BlocksView(len(sequence.blocks), sum(references[block] > 1 for block in sequence.blocks)),
+        tokens=TokensView(sequence.prompt, sequence.emitted),
+        drafts=DraftsView(counts.accepted, counts.rejected, tuple(sequence.pauses)),
+    )
 
 
-def _interval_view(name: str, on: str | None, rule: str | None, ns: int) -> dict[str, Any]:
-    if on is None:
-        return {"name": name, "ms": _ms(ns)}
-    return {"name": name, "on": on, "rule": rule, "ms": _ms(ns)}
+def _part_view(part: PartRecord) -> PartView:
+    return PartView(part.done, part.of, part.step, part.positions)
+
+
+def _interval_view(interval: Interval) -> IntervalView:
+    return IntervalView(interval.name, interval.on, interval.rule, _ms(interval.ns))
 
 
 def _ms(ns: int) -> float:

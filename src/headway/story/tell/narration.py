@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 
 from headway.core import events as ev
 from headway.core.request import Stage
+from headway.core.verdict import Wait
 from headway.story.reduce.reducer import Story
-from headway.story.tell.explain import verdict_view
-from headway.story.tell.sentences import count, shortage
+from headway.story.tell.sentences import AWAITED, count, shortage
 
 #: What a request did in one step, as a letter of its strip.
-STRIP = {"prefill": "P", "decode": "d", "recompute": "r", "wait": "w", "over": ".", "away": " "}
+STRIP = {"prefill": "P", "decode": "d", "recompute": "r", "evaluate": "e", "wait": "w", "over": ".", "away": " "}
+_OF = {
+    "prefill": "of its prompt", "decode": "of its answer", "recompute": "again, whose state was lost",
+    "evaluate": "of its input",
+}  # fmt: skip
 
 
 @dataclass
@@ -36,9 +40,7 @@ class Narrator:
                 firsts = [id for id in self.story.live if self._emitted(id) and not before.get(id)]
                 return [line for id in firsts for line in (*self.flush(), self._first(id, event.at))]
             case ev.Arrived():
-                told = [
-                    f"{event.id} arrives: {event.prompt} prompt positions, at most {event.max_tokens} tokens to emit."
-                ]
+                told = [f"{event.id} arrives: {_brings(event)}."]
             case ev.Admitted():
                 told = [self._admitted(event)]
             case ev.Preempted():
@@ -71,8 +73,7 @@ class Narrator:
             self._held[id] = len({block for sequence in record.sequences for block in sequence.blocks})
         doing: dict[str, str] = {}
         for member in event.members:
-            what = {"prefill": "of its prompt", "decode": "of its answer", "recompute": "again, whose state was lost"}
-            doing[member.id] = f"{member.id} {count(member.positions, 'position')} {what[member.doing]}"
+            doing[member.id] = f"{member.id} {count(member.positions, 'position')} {_OF[member.doing]}"
         told = self._waiting(event)
         pattern = tuple(doing[id] for id in sorted(doing))
         if pattern != self._run:
@@ -86,11 +87,10 @@ class Narrator:
         """Whoever waits for something that it did not wait for before."""
         told = []
         for id in [id for id, record in self.story.live.items() if record.stage is Stage.WAITING]:
-            view = verdict_view(self.story, self.story.live[id], event.at)
-            if view is not None and view["kind"] == "wait" and self._waits.get(id) != view["rule"]:
-                self._waits[id] = view["rule"]
-                on = {"space": "space", "turn": "a turn", "input": "input"}[view["on"]]
-                told.append(f"{id} waits for {on}: {shortage(view)}")
+            verdict = self.story.live[id].verdict
+            if isinstance(verdict, Wait) and self._waits.get(id) != verdict.rule:
+                self._waits[id] = verdict.rule
+                told.append(f"{id} waits for {AWAITED[verdict.on]}: {shortage(verdict)}")
         for id in [id for id in self._waits if id not in event.waits]:
             del self._waits[id]
         return [*self.flush(), *told] if told else []
@@ -121,6 +121,13 @@ class Narrator:
         levels = self.story.levels
         kept = f", {levels.reusable} stay reusable" if levels.reusable else ""
         return f"its {count(self._held.pop(id, 0), 'block')} are released{kept}; {levels.free} are free now."
+
+
+def _brings(event: ev.Arrived) -> str:
+    if event.positions:
+        windows = f" in {len(event.positions)} windows" if len(event.positions) > 1 else ""
+        return f"{count(sum(event.positions), 'position')} to be evaluated{windows}"
+    return f"{event.prompt} prompt positions, at most {event.max_tokens} tokens to emit"
 
 
 def strip_chart(strips: dict[str, list[str]], width: int = 100) -> list[str]:

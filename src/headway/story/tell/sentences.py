@@ -1,16 +1,24 @@
-"""A request's record in plain sentences with numbers: what `headway why` prints.
+"""A request in plain sentences with numbers: what `headway why`, `headway top` and the live page say of it.
 
-They are made from `explain.request_view` alone, so a sentence can be told wherever the JSON can be read.
+They are made from `views.RequestView` alone, so a sentence can be told wherever the JSON can be read.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import assert_never
 
-View = dict[str, Any]
+from headway.core.miss import Miss
+from headway.core.request import ENDS, Stage
+from headway.core.verdict import Go, Never, On, Wait
+from headway.story.tell.views import PartView, RequestView, StandingWait
+
 _MOST_NAMES = 4
+_MOST_WINDOWS = 8
 #: Intervals in which a request moves.
 _DOING = ("prefill", "decode", "recompute", "evaluate", "encode", "update", "decode_pixels")
+#: What a wait is for.
+AWAITED: dict[On, str] = {"space": "space", "turn": "a turn", "input": "input"}
 
 #: Who cancels, by the event's `by`.
 _BY = {
@@ -23,96 +31,74 @@ _BY = {
 }
 
 
-def tell(view: View) -> list[str]:
-    """Where the request is and why, then what was reused, lost and recomputed, then where its time went."""
+def tell(view: RequestView) -> list[str]:
+    """Where the request is and why, then what it is made of, what was reused, lost and recomputed, then where its
+    time went."""
     told = [_stage(view)]
-    if view["stage"] in ("waiting", "running") and view["verdict"] and view["verdict"]["kind"] == "wait":
-        told.append(waiting(view["verdict"]))
-    told += [_reuse(view), _recompute(view), _drafts(view), _time(view)]
+    if (wait := _standing(view)) is not None:
+        told.append(waiting(wait))
+    told += [*_parts(view), _reuse(view), _recompute(view), _drafts(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
-def brief(view: View) -> str:
-    """How it is, in one line without its id: what is missing while it waits, else how far it is."""
-    stage, verdict = view["stage"], view["verdict"]
-    if stage in ("waiting", "running"):
-        moves = stage == "running" and verdict is not None and verdict["kind"] == "go"
-        if moves:
-            doing = [i["name"] for i in view["intervals"] if i["name"] in _DOING]
-            return ": ".join([*doing[-1:], _prompt_part(view) or _amount(view)])
-        put_off = "stalled: " if stage == "running" else "preempted: " if view["preemptions"] else ""
-        return put_off + (_lack(verdict) if verdict else "judged when the step that runs is over")
+def line(view: RequestView) -> str:
+    """How it is, in one line without its id: a wait in full, else as `brief`."""
+    wait = _standing(view)
+    if wait is None:
+        words = f"{view.stage}: {brief(view)}" if view.stage in ENDS else brief(view)
+        return words[:1].upper() + words[1:]
+    ahead = f" {wait.ahead} ahead." if wait.rule == "order" and wait.ahead else ""
+    return f"Waiting for {AWAITED[wait.on]}: {shortage(wait)}{ahead}"
+
+
+def brief(view: RequestView) -> str:
+    """How it is, in half a line without its id: what is missing while it waits, else how far it is."""
+    stage, verdict = view.stage, view.verdict
     match stage:
-        case "received":
+        case Stage.RECEIVED:
             return "on its way to the engine"
-        case "finished":
-            return f"{view['reason']}, {_amount(view)} in {_duration(view['elapsed_ms'])}"
-        case "cancelled":
-            return f"{_BY.get(view['reason'], view['reason'])}, after {_duration(view['elapsed_ms'])}"
-        case "failed":
-            return str(view.get("message", "no message"))
-        case "refused":
-            return _never(verdict)
-    raise ValueError(f"no words for the stage {stage!r}")
+        case Stage.RUNNING if isinstance(verdict, Go):
+            doing = [interval.name for interval in view.intervals if interval.name in _DOING]
+            return ": ".join([*(name.replace("_", " ") for name in doing[-1:]), _prompt_part(view) or _amount(view)])
+        case Stage.RUNNING | Stage.WAITING:
+            put_off = "stalled: " if stage is Stage.RUNNING else "preempted: " if view.preemptions else ""
+            wait = _standing(view)
+            return put_off + (_lack(wait) if wait else "judged when the step that runs is over")
+        case Stage.FINISHED:
+            return f"{view.reason}, {_amount(view)} in {_duration(view.elapsed_ms)}"
+        case Stage.CANCELLED:
+            return f"{_by(view.reason)}, after {_duration(view.elapsed_ms)}"
+        case Stage.FAILED:
+            return view.message or "no message"
+        case Stage.REFUSED:
+            return _never(view)
+    assert_never(stage)
 
 
-def _lack(verdict: View) -> str:
-    """What a wait lacks, and the first who holds it."""
-    match verdict["rule"]:
-        case "order":
-            return f"others come first, {verdict['ahead']} ahead"
-        case "budget":
-            return "the step's budget is spent"
-        case "grammar":
-            return "its grammar is being compiled"
-        case "model":
-            return "another model's step runs"
-    holders, rest = verdict["holders"], len(verdict["holders"]) - 1 + verdict["others"]
-    more = f", {rest} more" if rest > 0 else ""
-    held = f" ({holders[0]['id']} holds {holders[0]['blocks']}{more})" if holders else ""
-    return f"needs {count(verdict['need'], verdict['unit'].removesuffix('s'))}, {verdict['short']} short{held}"
-
-
-def _amount(view: View) -> str:
-    """How much there is of an answer: tokens, or for patterns whose progress is counted in items, those."""
-    if parts := view.get("parts"):
-        done, of = sum(part["done"] for part in parts), sum(part["of"] for part in parts)
-        return f"{done} of {count(of, 'item')}"
-    return count(sum(sequence["tokens"]["emitted"] for sequence in view["sequences"]), "token")
-
-
-def _prompt_part(view: View) -> str:
-    """How far the prompt is; empty once it is computed."""
-    if not view["sequences"]:
-        return ""
-    first = view["sequences"][0]
-    prompt, computed = first["tokens"]["prompt"], first["positions"]["computed"]
-    return f"{computed} of {count(prompt, 'prompt position')}" if computed < prompt else ""
-
-
-def waiting(verdict: View) -> str:
+def waiting(wait: StandingWait) -> str:
     """One wait: since when, for what, how much is missing, who holds it, who is ahead."""
-    on = {"space": "space", "turn": "a turn", "input": "input"}[verdict["on"]]
-    since = f"Waiting for {on} since step {verdict['since_step']} ({_duration(verdict['since_ms'])})"
-    ahead = verdict["ahead"]
-    ahead_words = f"{count(ahead, 'request')} {'is' if ahead == 1 else 'are'} ahead."
-    return f"{since}: {shortage(verdict)} {ahead_words}"
+    since = f"Waiting for {AWAITED[wait.on]} since step {wait.since_step} ({_duration(wait.since_ms)})"
+    ahead = f"{count(wait.ahead, 'request')} {'is' if wait.ahead == 1 else 'are'} ahead."
+    return f"{since}: {shortage(wait)} {ahead}"
 
 
-def shortage(verdict: View) -> str:
+def shortage(wait: Wait) -> str:
     """What a wait is for, and how much of it is missing and held by whom; without since when."""
-    need, short = verdict["need"], verdict["short"]
-    match verdict["rule"]:
+    need, short = wait.need, wait.short
+    match wait.rule:
         case "blocks":
-            own = verdict["free"] + verdict["reusable"] - verdict["have"]
+            own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
             text = (
-                f"needs {count(need, 'block')}, {verdict['free']} free and {verdict['reusable']} reusable{known}, "
-                f"{short} short."
+                f"needs {count(need, 'block')}, {wait.free} free and {wait.reusable} reusable{known}, {short} short."
             )
-            return f"{text} {_holders(verdict)}".rstrip()
+            return f"{text} {_holders(wait)}".rstrip()
+        case "latent":
+            return f"needs {need} bytes for its latent, {wait.have} free, {short} short. {_holders(wait)}".rstrip()
         case "seats":
-            return f"needs {count(need, 'seat')}, {verdict['have']} free, {short} short."
+            return f"needs {count(need, 'seat')}, {wait.have} free, {short} short."
+        case "budget" if need > 1:
+            return f"needs {need} {wait.unit} of one step, which has {wait.have} left."
         case "budget":
             return "the step's budget is spent before its next position."
         case "order":
@@ -121,135 +107,213 @@ def shortage(verdict: View) -> str:
             return "its grammar is being compiled, beside the steps of the others."
         case "model":
             return "another model's step runs."
-        case rule:
-            return f"{rule}: needs {need} {verdict['unit']}, has {verdict['have']}, {short} short."
+        case "reservation" | "deadline" | "reload":
+            return f"{wait.rule}: needs {need} {wait.unit}, has {wait.have}, {short} short."
+    assert_never(wait.rule)
 
 
-def _holders(verdict: View) -> str:
+def _standing(view: RequestView) -> StandingWait | None:
+    """The wait of a request that is alive."""
+    alive = view.stage in (Stage.WAITING, Stage.RUNNING)
+    return view.verdict if alive and isinstance(view.verdict, StandingWait) else None
+
+
+def _lack(wait: StandingWait) -> str:
+    """What a wait lacks, and the first who holds it."""
+    match wait.rule:
+        case "order":
+            return f"others come first, {wait.ahead} ahead"
+        case "budget":
+            return "the step's budget is spent"
+        case "grammar":
+            return "its grammar is being compiled"
+        case "model":
+            return "another model's step runs"
+    rest = len(wait.holders) - 1 + wait.others
+    more = f", {rest} more" if rest > 0 else ""
+    held = f" ({wait.holders[0].id} holds {wait.holders[0].blocks}{more})" if wait.holders else ""
+    return f"needs {count(wait.need, wait.unit.removesuffix('s'))}, {wait.short} short{held}"
+
+
+def _holders(wait: Wait) -> str:
     parts = []
-    for holder in verdict["holders"]:
-        shared = f" (and shares {holder['shared']})" if holder["shared"] else ""
-        parts.append(f"{holder['id']} holds {holder['blocks']}{shared}")
-    if verdict["others"]:
-        others = verdict["others"]
-        parts.append(f"{count(others, 'other')} {'holds' if others == 1 else 'hold'} the rest")
+    for holder in wait.holders:
+        shared = f" (and shares {holder.shared})" if holder.shared else ""
+        parts.append(f"{holder.id} holds {holder.blocks}{shared}")
+    if wait.others:
+        parts.append(f"{count(wait.others, 'other')} {'holds' if wait.others == 1 else 'hold'} the rest")
     return ", ".join(parts) + "." if parts else ""
 
 
-def _stage(view: View) -> str:
-    id, stage = view["id"], view["stage"]
-    elapsed = _duration(view["elapsed_ms"])
+def _stage(view: RequestView) -> str:
+    id, stage, elapsed = view.id, view.stage, _duration(view.elapsed_ms)
     match stage:
-        case "received":
+        case Stage.RECEIVED:
             return f"{id} was received {elapsed} ago and is on its way to the engine."
-        case "waiting":
-            if view["preemptions"]:
-                return f"{id} is waiting to resume: it was preempted {times(view['preemptions'])}."
-            if view["verdict"] is None:
+        case Stage.WAITING:
+            if view.preemptions:
+                return f"{id} is waiting to resume: it was preempted {times(view.preemptions)}."
+            if view.verdict is None:
                 return f"{id} is queued; it is judged when the step that runs now is over."
             return f"{id} is waiting; it arrived {elapsed} ago."
-        case "running":
+        case Stage.RUNNING:
             return f"{id} is running, {elapsed} after it arrived: {_progress(view)}."
-        case "finished":
-            dropped = _BY.get(view.get("dropped", ""))
+        case Stage.FINISHED:
+            dropped = _BY.get(view.dropped or "")
             rest = f" The rest of its answer was not delivered: {dropped}." if dropped else ""
-            return f"{id} finished ({view['reason']}) after {elapsed}: {_progress(view)}.{rest}"
-        case "cancelled":
-            return (
-                f"{id} was cancelled after {elapsed} ({_BY.get(view['reason'], view['reason'])}): {_progress(view)}."
-            )
-        case "failed":
-            return f"{id} failed after {elapsed}: {view.get('message', 'no message')}."
-        case "refused":
-            return f"{id} was refused: {_never(view['verdict'])}."
-    raise ValueError(f"no sentence for the stage {stage!r}")
+            return f"{id} finished ({view.reason}) after {elapsed}: {_progress(view)}.{rest}"
+        case Stage.CANCELLED:
+            return f"{id} was cancelled after {elapsed} ({_by(view.reason)}): {_progress(view)}."
+        case Stage.FAILED:
+            return f"{id} failed after {elapsed}: {view.message or 'no message'}."
+        case Stage.REFUSED:
+            return f"{id} was refused: {_never(view)}."
+    assert_never(stage)
 
 
-def _never(verdict: View | None) -> str:
-    if verdict is None:
+def _by(reason: str | None) -> str:
+    return _BY.get(reason or "", reason or "nobody says by whom")
+
+
+def _never(view: RequestView) -> str:
+    verdict = view.verdict
+    if not isinstance(verdict, Never):
         return "invalid request"
-    unit = "blocks of state" if verdict["unit"] == "blocks" else verdict["unit"]
-    raised = f"{verdict['option']} raises it" if verdict["option"] else "it is the model's own"
-    return f"it needs {verdict['need']} {unit} and the limit is {verdict['limit']} ({raised})"
+    unit = "blocks of state" if verdict.unit == "blocks" else verdict.unit
+    raised = f"{verdict.option} raises it" if verdict.option else "it is the model's own"
+    return f"it needs {verdict.need} {unit} and the limit is {verdict.limit} ({raised})"
 
 
-def _progress(view: View) -> str:
-    sequences = view["sequences"]
-    if view.get("parts"):
-        return f"{_amount(view)} done"
-    prompt = sequences[0]["tokens"]["prompt"] if sequences else 0
-    computed = min(prompt, sequences[0]["positions"]["computed"]) if sequences else 0
-    emitted = sum(sequence["tokens"]["emitted"] for sequence in sequences)
-    blocks = sum(sequence["blocks"]["held"] for sequence in sequences)
+def _amount(view: RequestView) -> str:
+    """How much there is of an answer: tokens, or for patterns whose progress is counted in items, those."""
+    if view.parts:
+        done, of = sum(part.done for part in view.parts), sum(part.of for part in view.parts)
+        first = view.parts[0].positions
+        if first is None:
+            return f"{done} of {count(of, 'item')}"
+        return f"{done} of {count(of, 'window')}" if of > 1 else ("" if done else "0 of ") + count(first, "position")
+    return count(_emitted(view), "token")
+
+
+def _emitted(view: RequestView) -> int:
+    return sum(sequence.tokens.emitted for sequence in view.sequences)
+
+
+def _prompt_part(view: RequestView) -> str:
+    """How far the prompt is; empty once it is computed."""
+    if not view.sequences:
+        return ""
+    prompt, computed = view.sequences[0].tokens.prompt, view.sequences[0].positions.computed
+    return f"{computed} of {count(prompt, 'prompt position')}" if computed < prompt else ""
+
+
+def _progress(view: RequestView) -> str:
+    sequences = view.sequences
+    if view.parts:
+        return f"{_amount(view)} {'done' if view.parts[0].positions is None else 'evaluated'}"
+    prompt = sequences[0].tokens.prompt if sequences else 0
+    computed = min(prompt, sequences[0].positions.computed) if sequences else 0
+    blocks = sum(sequence.blocks.held for sequence in sequences)
     text = f"{computed} of {prompt} prompt positions computed" if computed < prompt else f"{prompt} prompt positions"
-    text += f", {count(emitted, 'token')} emitted"
+    text += f", {count(_emitted(view), 'token')} emitted"
     if len(sequences) > 1:
         text += f" in {len(sequences)} sequences"
     return text + (f", {count(blocks, 'block')} held" if blocks else "")
 
 
-def _reuse(view: View) -> str:
-    miss, reused = view["prefix"]["miss"], view["prefix"]["reused"]
-    if miss is None or not view["sequences"]:
-        return ""
-    why = {
-        "off": "prefix reuse is off",
-        "none": "no known prefix starts like this one",
-        "differs": f"the nearest known prefix differs from position {miss['at']} on",
-        "evicted": f"the block from position {miss['at']} on had been evicted",
-        "logprobs": "its prompt's logprobs were asked for, which only computing it gives",
-        "whole": f"{'that is every' if reused else 'it has no'} whole block before its last position",
-    }[miss["why"]]
-    prompt = view["sequences"][0]["tokens"]["prompt"]
-    return f"Reused {reused} of {prompt} prompt positions: {why}."
+def _parts(view: RequestView) -> list[str]:
+    """Every window of an input as a work item of its own; of many the first and the last."""
+    of = len(view.parts)
+    lines = [
+        f"{f'Window {index} of {of}' if of > 1 else 'Its input'}: {_evaluation(part, part.positions, view)}."
+        for index, part in enumerate(view.parts, 1)
+        if part.positions is not None
+    ]
+    if len(lines) > _MOST_WINDOWS:
+        left_out = f"and {len(lines) - _MOST_WINDOWS + 1} more windows."
+        lines = [*lines[: _MOST_WINDOWS - 2], left_out, lines[-1]]
+    return lines
 
 
-def _recompute(view: View) -> str:
-    if not view["preemptions"] or not view["sequences"]:
+def _evaluation(part: PartView, positions: int, view: RequestView) -> str:
+    """Of one window: how much there is to evaluate, in which step it was, and what the model did there."""
+    text, over = count(positions, "position"), view.stage in ENDS
+    if part.step is None:
+        return f"{text}, not evaluated" + ("" if over else " yet")
+    if not part.done:
+        return f"{text}, in step {part.step}, which " + ("gave no result" if over else "runs")
+    stages = f" ({', '.join(view.stages)})" if view.stages else ""
+    return f"{text}, evaluated in step {part.step}{stages}"
+
+
+def _reuse(view: RequestView) -> str:
+    miss, reused = view.prefix.miss, view.prefix.reused
+    if miss is None or not view.sequences:
         return ""
-    totals = {
-        kind: sum(sequence["positions"][kind] for sequence in view["sequences"])
-        for kind in ("lost", "regained", "recomputed")
-    }
-    others = [id for id in view["preempted_for"] if id != view["id"]]
+    return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss, reused)}."
+
+
+def _missed(miss: Miss, reused: int) -> str:
+    match miss.why:
+        case "off":
+            return "prefix reuse is off"
+        case "none":
+            return "no known prefix starts like this one"
+        case "differs":
+            return f"the nearest known prefix differs from position {miss.at} on"
+        case "evicted":
+            return f"the block from position {miss.at} on had been evicted"
+        case "logprobs":
+            return "its prompt's logprobs were asked for, which only computing it gives"
+        case "whole":
+            return f"{'that is every' if reused else 'it has no'} whole block before its last position"
+    assert_never(miss.why)
+
+
+def _recompute(view: RequestView) -> str:
+    if not view.preemptions or not view.sequences:
+        return ""
+    positions = [sequence.positions for sequence in view.sequences]
+    others = [id for id in view.preempted_for if id != view.id]
     account = f"so that {_names(others)} could go on" if others else "since it could not grow"
     return (
-        f"Preempted {times(view['preemptions'])}, {account}: lost {totals['lost']} positions, found "
-        f"{totals['regained']} of them again, recomputed {totals['recomputed']}."
+        f"Preempted {times(view.preemptions)}, {account}: lost {sum(each.lost for each in positions)} positions, "
+        f"found {sum(each.regained for each in positions)} of them again, "
+        f"recomputed {sum(each.recomputed for each in positions)}."
     )
 
 
-def _names(ids: list[str]) -> str:
+def _names(ids: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and 3 others`."""
     if len(ids) > _MOST_NAMES:
         ids = [*ids[: _MOST_NAMES - 1], f"{len(ids) - _MOST_NAMES + 1} others"]
     return " and ".join(filter(None, (", ".join(ids[:-1]), ids[-1])))
 
 
-def _drafts(view: View) -> str:
+def _drafts(view: RequestView) -> str:
     """How often guesses were right, and where none were made because they were not."""
-    drafts = [sequence["drafts"] for sequence in view["sequences"]]
-    accepted, rejected = (sum(part[kind] for part in drafts) for kind in ("accepted", "rejected"))
+    drafts = [sequence.drafts for sequence in view.sequences]
+    accepted, rejected = sum(part.accepted for part in drafts), sum(part.rejected for part in drafts)
     if not accepted + rejected:
         return ""
     text = f"Drafts: {accepted} of {accepted + rejected} were right and spared it as many steps"
-    pauses = [pause for part in drafts for pause in part["pauses"]]
+    pauses = [pause for part in drafts for pause in part.pauses]
     if pauses:
         last = pauses[-1]
         text += (
-            f"; they did not pay and paused {times(len(pauses))}, last for {last['tokens']} tokens, when "
-            f"{last['accepted']} of {last['drafted']} had been right"
+            f"; they did not pay and paused {times(len(pauses))}, last for {last.tokens} tokens, when "
+            f"{last.accepted} of {last.drafted} had been right"
         )
     return text + "."
 
 
-def _time(view: View) -> str:
+def _time(view: RequestView) -> str:
     """The largest parts of its life first."""
     totals: dict[str, float] = {}
-    for interval in view["intervals"]:
-        name = interval["name"] + (f" for {interval['on']}, {interval['rule']}" if "on" in interval else "")
-        totals[name] = totals.get(name, 0.0) + interval["ms"]
-    elapsed = view["elapsed_ms"]
+    for interval in view.intervals:
+        name = interval.name + (f" for {interval.on}, {interval.rule}" if interval.on is not None else "")
+        totals[name] = totals.get(name, 0.0) + interval.ms
+    elapsed = view.elapsed_ms
     rows = sorted(totals.items(), key=lambda row: -row[1])
     if not rows or not elapsed:
         return ""

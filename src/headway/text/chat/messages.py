@@ -77,7 +77,7 @@ def _message(
         found["name"] = _text(f"{where}.name", message["name"])
     if calls:
         if role != "assistant" or not isinstance(calls, list):
-            _refuse(f"{where}.tool_calls", "must be a list, in a message of the role 'assistant'")
+            _refuse(f"{where}.tool_calls", "must be a list, in a message with role 'assistant'")
         found["tool_calls"] = calls
     if role == "tool" and "tool_call_id" in message:
         found["tool_call_id"] = _text(f"{where}.tool_call_id", message["tool_call_id"], empty=True)
@@ -89,7 +89,9 @@ def _role(where: str, message: Mapping[str, Any], words: Collection[str]) -> str
     if not isinstance(role, str):
         _refuse(f"{where}.role", f"must be a string; it is {_kind(role)}" if role is not None else "is missing")
     if role == "function":
-        _refuse(f"{where}.role", "is 'function', of the old function calling; use tool_calls and the role 'tool'")
+        _refuse(
+            f"{where}.role", "is 'function', from the deprecated function calling; use tool_calls and the role 'tool'"
+        )
     if role not in ROLES and role not in words:
         known = ", ".join(ROLES)
         _refuse(f"{where}.role", f"is {role!r}; it must be one of {known}, or one that the chat template names")
@@ -99,22 +101,24 @@ def _role(where: str, message: Mapping[str, Any], words: Collection[str]) -> str
 
 def _refuse_old_or_foreign(where: str, role: str, message: Mapping[str, Any]) -> None:
     if "function_call" in message:
-        _refuse(f"{where}.function_call", "is of the old function calling; use tool_calls and the role 'tool'")
+        _refuse(
+            f"{where}.function_call", "is from the deprecated function calling; use tool_calls and the role 'tool'"
+        )
     if "audio" in message:
         _refuse(f"{where}.audio", "is not supported; only text is")
     if not isinstance(message.get("prefix", False), bool):
         _refuse(f"{where}.prefix", f"must be a boolean; it is {_kind(message['prefix'])}")
     if message.get("prefix") and role != "assistant":
-        _refuse(f"{where}.prefix", f"is true; only a message of the role 'assistant' can be continued, not {role!r}")
+        _refuse(f"{where}.prefix", f"is true; only a message with role 'assistant' can be continued, not {role!r}")
     if role != "tool" and "tool_call_id" in message:
-        _refuse(f"{where}.tool_call_id", f"belongs to messages of the role 'tool', not {role!r}")
+        _refuse(f"{where}.tool_call_id", f"belongs to messages with role 'tool', not {role!r}")
 
 
 def _content(where: str, role: str, message: Mapping[str, Any], calls: Any, ignored: dict[str, None]) -> str | None:
     content = message.get("content")
     if "refusal" in message:
         if role != "assistant" or content:
-            _refuse(f"{where}.refusal", "is the whole of an assistant message; send either content or refusal")
+            _refuse(f"{where}.refusal", "is only for an assistant message without content")
         return _text(f"{where}.refusal", message["refusal"])
     if content is None or (content == [] and calls):
         if role != "assistant" or not calls:
@@ -136,13 +140,13 @@ def _part(where: str, role: str, part: Any, ignored: dict[str, None]) -> str:
     kind = part.get("type")
     field = "refusal" if kind == "refusal" and role == "assistant" else "text"
     if kind != field:
-        said = f"is of the type {kind!r}" if isinstance(kind, str) else "has no type"
-        _refuse(where, f"{said}; only parts of the type 'text' are supported")
+        said = f"is of type {kind!r}" if isinstance(kind, str) else "has no type"
+        _refuse(where, f"{said}; only parts of type 'text' are supported")
     for other, value in part.items():
         if other == "cache_control":
             ignored["messages[].content[].cache_control"] = None
         elif other not in ("type", field) and value is not None:
-            _refuse(f"{where}.{other}", "is not a known field of a part")
+            _refuse(f"{where}.{other}", "is not a known field of a content part")
     return _text(f"{where}.{field}", part.get(field), empty=True)
 
 
@@ -156,7 +160,7 @@ def _reasoning(
         return {}
     texts = {_text(f"{where}.{field}", message[field]) for field in given}
     if role != "assistant" or len(texts) > 1:
-        _refuse(f"{where}.{given[0]}", "is one text of an assistant message")
+        _refuse(f"{where}.{given[0]}", "must be a single text, in an assistant message")
     named = [field for field in (*given, *REASONING) if field in words]
     if not named:
         ignored[f"messages[].{given[0]}"] = None

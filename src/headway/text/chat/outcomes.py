@@ -27,25 +27,25 @@ class Rendered(msgspec.Struct, tag="rendered"):
     text: str
 
 
-class Stumbled(msgspec.Struct, tag="stumbled"):
+class RenderFailed(msgspec.Struct, tag="render_failed"):
     """The template refused what it was given, or it could not handle it."""
 
     message: str
 
 
-class Unreadable(msgspec.Struct, tag="unreadable"):
+class ParseFailed(msgspec.Struct, tag="parse_failed"):
     """Jinja cannot parse the template."""
 
     message: str
 
 
-class Crossed(msgspec.Struct, tag="crossed"):
+class BoundExceeded(msgspec.Struct, tag="bound_exceeded"):
     """`bound` is "memory" or "length"."""
 
     bound: str
 
 
-Outcome: TypeAlias = Names | Rendered | Stumbled | Unreadable | Crossed
+Outcome: TypeAlias = Names | Rendered | RenderFailed | ParseFailed | BoundExceeded
 
 
 def bounds_of(length: int, processor_s: float) -> Bounds:

@@ -40,20 +40,20 @@ class Probed:
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a conversation is put to a template: `emptied` replaces arguments that are no object by an empty one,
-    `parted` says what stands beside tool calls in a message of its own before them."""
+class Variant:
+    """How a conversation is put to a template: with `empty_arguments`, arguments that are no object are replaced by
+    an empty one; with `text_before_calls`, text beside tool calls becomes a message of its own before them."""
 
-    emptied: bool = False
-    parted: bool = False
+    empty_arguments: bool = False
+    text_before_calls: bool = False
 
     def put(self, messages: Messages) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for message in messages:
             calls = message.get("tool_calls")
-            if calls and self.emptied:
-                message = {**message, "tool_calls": [_emptied(call) for call in calls]}
-            if calls and self.parted and message["content"]:
+            if calls and self.empty_arguments:
+                message = {**message, "tool_calls": [_without_arguments(call) for call in calls]}
+            if calls and self.text_before_calls and message["content"]:
                 found.append({key: value for key, value in message.items() if key != "tool_calls"})
                 message = {"role": message["role"], "content": None, "tool_calls": message["tool_calls"]}
             found.append(dict(message))
@@ -72,13 +72,13 @@ class Probes:
         self, messages: Messages, format: ToolFormat | None, variables: Mapping[str, Any], tools: Any
     ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
         """The conversation as this template renders all of it, and the fields without effect. Raises InvalidRequest
-        for a message that it passes over in every way."""
+        for a message that it passes over in every variant."""
         first: Probed | None = None
-        for way in _ways(messages):
-            seen = self._seen(messages, way, format, variables, bool(tools))
+        for variant in _variants(messages):
+            seen = self._seen(messages, variant, format, variables, bool(tools))
             if not seen.lost and not seen.refused:
-                emptied = ("messages[].tool_calls[].function.arguments",) if way.emptied else ()
-                return _wanted(way.put(messages), format), seen.ignored + emptied
+                empty_arguments = ("messages[].tool_calls[].function.arguments",) if variant.empty_arguments else ()
+                return _wanted(variant.put(messages), format), seen.ignored + empty_arguments
             first = first or seen
         assert first is not None
         if (
@@ -90,14 +90,19 @@ class Probes:
         raise self._refusal(first.lost)
 
     def _seen(
-        self, messages: Messages, way: Way, format: ToolFormat | None, variables: Mapping[str, Any], offered: bool
+        self,
+        messages: Messages,
+        variant: Variant,
+        format: ToolFormat | None,
+        variables: Mapping[str, Any],
+        offered: bool,
     ) -> Probed:
         marks = _Marks()
         shape = [marks.message(f"messages[{i}]", message) for i, message in enumerate(messages)]
-        key = hashlib.sha256(repr((shape, way, offered, sorted(variables.items()))).encode()).digest()
+        key = hashlib.sha256(repr((shape, variant, offered, sorted(variables.items()))).encode()).digest()
         with self._lock:
             seen = self._known.get(key)
-        seen = seen or self._look(way.put(shape), marks, format, variables, offered)
+        seen = seen or self._look(variant.put(shape), marks, format, variables, offered)
         with self._lock:
             self._known[key] = seen
             self._known.move_to_end(key)
@@ -190,16 +195,16 @@ def _marks_in(text: str) -> set[int]:
     return {int(mark) for mark in _MARK.findall(text.casefold())}
 
 
-def _ways(messages: Messages) -> list[Way]:
+def _variants(messages: Messages) -> list[Variant]:
     """The plainest first."""
     calls = [(message, call) for message in messages for call in message.get("tool_calls", ())]
     cut_off = any(is_cut_off(call) for _, call in calls)
     beside = any((message["content"] or "").strip() for message, _ in calls)
-    ways = product((False, True)[: 1 + beside], (False, True)[: 1 + cut_off])
-    return [Way(emptied, parted) for parted, emptied in ways]
+    variants = product((False, True)[: 1 + beside], (False, True)[: 1 + cut_off])
+    return [Variant(empty_arguments, text_before_calls) for text_before_calls, empty_arguments in variants]
 
 
-def _emptied(call: Mapping[str, Any]) -> dict[str, Any]:
+def _without_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     if not is_cut_off(call):
         return dict(call)
     return {**call, "function": {**call["function"], "arguments": {}}}

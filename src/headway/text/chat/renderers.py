@@ -12,7 +12,7 @@ import msgspec
 
 from headway.core.errors import BoundCrossed
 from headway.text.bounded import BoundedProcess, Bounds
-from headway.text.chat.outcomes import PROCESSOR_S, Crossed, Outcome, bounds_of
+from headway.text.chat.outcomes import PROCESSOR_S, BoundExceeded, Outcome, bounds_of
 
 _MOST_PROCESSES = 2
 
@@ -29,12 +29,12 @@ class Renderers:
         self.close = weakref.finalize(self, _close, list(self._idle))
 
     def names(self, source: str) -> tuple[Outcome, Bounds]:
-        """What a template names (`Names`, `Unreadable` or `Crossed`), and the bounds that it was found within. Raises
-        ProcessEnded."""
+        """What a template names (`Names`, `ParseFailed` or `BoundExceeded`), and the bounds that it was found within.
+        Raises ProcessEnded."""
         return self._ask(json.dumps({"source": source, "variables": None}).encode())
 
     def render(self, source: str, variables: Mapping[str, Any], most_bytes: int) -> tuple[Outcome, Bounds]:
-        """What the variables are rendered to (`Rendered`, `Stumbled` or `Crossed`), and the bounds. Raises
+        """What the variables are rendered to (`Rendered`, `RenderFailed` or `BoundExceeded`), and the bounds. Raises
         ProcessEnded, and RecursionError for variables that are nested too deeply for JSON."""
         question = {"source": source, "variables": variables, "most_bytes": most_bytes}
         return self._ask(json.dumps(question, ensure_ascii=False).encode("utf-8", "surrogatepass"))
@@ -46,10 +46,10 @@ class Renderers:
             process = self._idle.pop()
         try:
             outcome = msgspec.json.decode(process.ask(line, bounds), type=Outcome)
-            if outcome == Crossed("memory"):
+            if outcome == BoundExceeded("memory"):
                 process.restart()  # it may hold what is left of it
         except BoundCrossed as error:
-            return Crossed(error.bound), bounds
+            return BoundExceeded(error.bound), bounds
         finally:
             with self._changed:
                 self._idle.append(process)  # the one used last is the warmest

@@ -26,7 +26,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headway.text.bounded import answer_lines
-from headway.text.chat.outcomes import Crossed, Names, Outcome, Rendered, Stumbled, Unreadable, bounds_of
+from headway.text.chat.outcomes import BoundExceeded, Names, Outcome, ParseFailed, Rendered, RenderFailed, bounds_of
 
 _MOST_KNOWN = 8
 _MOST_MESSAGE = 2000
@@ -43,7 +43,7 @@ class Renderer:
         try:
             return msgspec.json.encode(self._outcome(json.loads(line)))
         except MemoryError:
-            return msgspec.json.encode(Crossed("memory"))
+            return msgspec.json.encode(BoundExceeded("memory"))
 
     def _outcome(self, question: dict[str, Any]) -> Outcome:
         source, variables = question["source"], question["variables"]
@@ -54,10 +54,10 @@ class Renderer:
         except MemoryError:
             raise
         except TemplateSyntaxError as error:
-            return Unreadable(_words(error))
+            return ParseFailed(_words(error))
         except Exception as error:  # a template is a program: what it stumbles over can raise anything
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
-            return (Unreadable if variables is None else Stumbled)(kind + _words(error))
+            return (ParseFailed if variables is None else RenderFailed)(kind + _words(error))
 
     def _names(self, source: str) -> Names:
         self._template(source)
@@ -82,9 +82,9 @@ class Renderer:
                 pieces.append(piece.encode())
             except UnicodeEncodeError as error:
                 code = ord(piece[error.start])
-                return Stumbled(f"it renders text that is not Unicode (the lone surrogate U+{code:04X})")
+                return RenderFailed(f"it renders text that is not Unicode (the lone surrogate U+{code:04X})")
             if (length := length + len(pieces[-1])) > most_bytes:
-                return Crossed("length")
+                return BoundExceeded("length")
         return Rendered(b"".join(pieces).decode())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from headway.artifacts.files import ModelFiles
 from headway.core.errors import InvalidRequest, InvariantError, TemplateBound, UnsupportedModel
 from headway.text.bounded import Bounds
-from headway.text.chat.outcomes import Crossed, Names, Rendered, Stumbled, Unreadable
+from headway.text.chat.outcomes import BoundExceeded, Names, ParseFailed, Rendered, RenderFailed
 from headway.text.chat.renderers import Renderers
 
 #: As long as a body may be, unless `--max-body` says otherwise.
@@ -69,10 +69,10 @@ class ChatTemplate:
         match outcome:
             case Rendered(text=text):
                 return text
-            case Stumbled(message=message) | Unreadable(message=message):
+            case RenderFailed(message=message) | ParseFailed(message=message):
                 raise InvalidRequest("messages", f"the chat template refused them: {message}")
-            case Crossed(bound=bound):
-                raise TemplateBound("messages", f"the chat template of {self.name} {self._crossed(bound, bounds)}")
+            case BoundExceeded(bound=bound):
+                raise TemplateBound("messages", f"the chat template of {self.name} {self._exceeded(bound, bounds)}")
         raise InvariantError(f"asked to render, the process answered with {type(outcome).__name__}")
 
     def close(self) -> None:
@@ -84,16 +84,16 @@ class ChatTemplate:
         match outcome:
             case Names():
                 return outcome
-            case Unreadable(message=message):
+            case ParseFailed(message=message):
                 raise UnsupportedModel(self.name, f"a chat template that Jinja cannot parse ({message})")
-            case Crossed(bound=bound):
-                raise UnsupportedModel(self.name, f"a chat template that {self._crossed(bound, bounds)}")
+            case BoundExceeded(bound=bound):
+                raise UnsupportedModel(self.name, f"a chat template that {self._exceeded(bound, bounds)}")
         raise InvariantError(f"asked for names, the process answered with {type(outcome).__name__}")
 
-    def _crossed(self, bound: str, bounds: Bounds) -> str:
+    def _exceeded(self, bound: str, bounds: Bounds) -> str:
         return {
-            "length": f"renders a prompt of more than {self._most_bytes} bytes, which is --max-body",
-            "processor": f"takes more than {bounds.processor_s:.3g} s of a processor, which is the limit",
-            "memory": f"takes more than {bounds.memory} of memory, which is the limit",
-            "clock": f"was not done within {bounds.clock_s:.3g} s, which is the limit on a busy machine",
+            "length": f"renders a prompt of more than {self._most_bytes} bytes (--max-body)",
+            "processor": f"takes more than {bounds.processor_s:.3g} s of CPU time (the limit)",
+            "memory": f"takes more than {bounds.memory} of memory (the limit)",
+            "clock": f"did not finish within {bounds.clock_s:.3g} s (the limit on a busy machine)",
         }[bound]

@@ -210,7 +210,7 @@ class ExactJson:
         if most is not None:
             first = first[:most]
             if least > most:
-                raise GrammarError(f"{at}: minItems is {least}, and there can be only {most} items")
+                raise GrammarError(f"{at}: minItems is {least}, but at most {most} items are possible")
         body = self._items(first, item, least, most)
         return f"({_text('[')} {body} {_text(']')})"
 
@@ -240,7 +240,7 @@ class ExactJson:
             inner = properties.get(name, others)
             if inner is False:
                 if name in required:
-                    raise GrammarError(f"{at}: the required property {name!r} is allowed no value")
+                    raise GrammarError(f"{at}: the required property {name!r} has no allowed value")
                 continue
             value = self._value(f"{at}/properties/{name}", inner)
             members.append((f"{_quoted(name)} {self._colon} {value}", name in required))

@@ -52,9 +52,9 @@ def lark_of(source: str) -> str:
     if len(names) < len(heads):
         raise GrammarError("a rule is defined twice")
     if "root" not in names:
-        raise GrammarError("there is no rule named root, where a text begins")
+        raise GrammarError("there is no rule named root, where generation starts")
     if not tokens or tokens[0].kind != "head":
-        raise GrammarError("the first thing must be a rule: its name, ::= and what it stands for")
+        raise GrammarError("it must start with a rule: its name, ::= and its definition")
     names["root"] = "start"
     lines: list[list[str]] = []
     depth = 0
@@ -65,7 +65,7 @@ def lark_of(source: str) -> str:
             continue
         depth += {"(": 1, ")": -1}.get(token.text, 0) if token.kind == "sign" else 0
         if depth < 0:
-            raise GrammarError(f"line {token.line}: a bracket closes that was not opened")
+            raise GrammarError(f"line {token.line}: unmatched closing bracket")
         lines[-1].append(_lark(token, names, tokens[i - 1]))
     _closed(tokens[-1], depth)
     return "\n".join(" ".join(line) for line in lines) + "\n"
@@ -76,7 +76,7 @@ def _tokens(source: str) -> Iterator[_Token]:
     while at < len(source):
         found = _TOKEN.match(source, at)
         if found is None:
-            raise GrammarError(f"line {line}: {source[at : at + 20]!r} is not GBNF as it is known here")
+            raise GrammarError(f"line {line}: {source[at : at + 20]!r} is not valid GBNF")
         kind = str(found.lastgroup)
         if kind != "space":
             yield _Token(kind, found[kind], line)
@@ -86,7 +86,7 @@ def _tokens(source: str) -> Iterator[_Token]:
 
 def _closed(token: _Token, depth: int) -> None:
     if depth:
-        raise GrammarError(f"line {token.line}: a bracket is not closed before")
+        raise GrammarError(f"line {token.line}: a bracket before it is not closed")
 
 
 def _lark(token: _Token, names: dict[str, str], before: _Token) -> str:
@@ -121,7 +121,7 @@ def _times(token: _Token) -> str:
     if high == 0:
         raise GrammarError(f"line {token.line}: {{{token.text}}} repeats nothing; leave it out with what it repeats")
     if (not comma and not least) or (high is not None and high < low) or max(low, high or 0) > _MOST_TIMES:
-        raise GrammarError(f"line {token.line}: {{{token.text}}} must name one or two numbers up to {_MOST_TIMES}")
+        raise GrammarError(f"line {token.line}: {{{token.text}}} must be one or two numbers up to {_MOST_TIMES}")
     return f"{{{low},{'' if high is None else high}}}"
 
 
@@ -142,7 +142,7 @@ def _class(token: _Token) -> str:
             parts.append(_number(first))
             i += 1
     if not parts:
-        raise GrammarError(f"line {token.line}: a class of no characters")
+        raise GrammarError(f"line {token.line}: an empty character class")
     return f"[{'^' if negated else ''}{''.join(parts)}]"
 
 
@@ -155,6 +155,6 @@ def _plain(written: str) -> str:
     if len(written) > 2:
         code = int(written[2:], 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            raise GrammarError(f"{written} is no character")
+            raise GrammarError(f"{written} is not a character")
         return chr(code)
     return _NAMED.get(written[1], written[1]) if len(written) == 2 else written

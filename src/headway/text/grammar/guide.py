@@ -106,7 +106,7 @@ class GrammarCompiler:
             for _ in range(_REHEARSED_TOKENS):
                 (mask,) = guide.masks(())
                 if guide.fault == _NO_TOKEN:
-                    raise GrammarError(f"it has a dead end: a text may begin so that {_NO_TOKEN}")
+                    raise GrammarError(f"it has a dead end: an answer can reach a point where {_NO_TOKEN}")
                 if guide.complete or guide.fault is not None or time.perf_counter() > until:
                     break
                 bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
@@ -266,7 +266,7 @@ def _source(grammar: Grammar) -> str:
             # one terminal: as alternatives of a rule each would be an item of the parser's row
             texts = [json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source)]
             if not texts:
-                raise GrammarError("there is nothing to choose from")
+                raise GrammarError("the list of choices is empty")
             return f"start: CHOICE\nCHOICE: {' | '.join(texts)}"
         case "lark" | "composed":
             return LLMatcher.grammar_from_lark(grammar.source)

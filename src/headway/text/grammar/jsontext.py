@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Follows = Literal["more", "done", "wrong"]
+JsonProgress = Literal["more", "done", "wrong"]
 
 _SPACE = " \t\n\r"
 _WORDS = {"t": "true", "f": "false", "n": "null"}
@@ -35,7 +35,7 @@ class JsonObject:
         self._state = "object"
         self._rest = ""
 
-    def push(self, character: str) -> Follows:
+    def push(self, character: str) -> JsonProgress:
         """Add a character: whether more must follow, the object is complete with it, or it cannot be part of one.
         After "done" and "wrong" nothing may be added."""
         if not self._accepts(character):

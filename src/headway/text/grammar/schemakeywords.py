@@ -219,7 +219,7 @@ def _items(at: str, schema: Json) -> Json:
     if not isinstance(schema["items"], list):
         return schema
     if "prefixItems" in schema:
-        raise GrammarError(f"{at}: items is a list, and so is prefixItems; only one can be")
+        raise GrammarError(f"{at}: items is a list, and so is prefixItems; only one may be")
     left = _without(schema, "items", "additionalItems") | (
         {"prefixItems": schema["items"]} if schema["items"] else {}
     )
@@ -266,7 +266,7 @@ def _listed(at: str, schema: Json) -> Json:
     if not rest:
         word = "enum" if "enum" in schema else "const"
         raise GrammarError(
-            f"{at}: no value of {word} fits what stands beside it" if listed else f"{at}: enum is empty"
+            f"{at}: no value of {word} satisfies the keywords beside it" if listed else f"{at}: enum is empty"
         )
     return _without(schema, "const", "enum") | ({"const": rest[0]} if len(rest) == 1 else {"enum": rest})
 

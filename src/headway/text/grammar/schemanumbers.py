@@ -35,7 +35,7 @@ def exact(at: str, key: str, value: Any) -> Decimal:
         raise GrammarError(f"{at}: {key} has more than {_MOST_DIGITS} digits, which is the limit")
     number = Decimal(repr(value) if isinstance(value, float) else value)
     if not number.is_finite():
-        raise GrammarError(f"{at}: {key} is {value}, which is no number in JSON")
+        raise GrammarError(f"{at}: {key} is {value}, which is not a JSON number")
     if isinstance(value, int) and len(number.as_tuple().digits) > _MOST_DIGITS:
         raise GrammarError(f"{at}: {key} has more than {_MOST_DIGITS} digits, which is the limit")
     return number
@@ -50,7 +50,7 @@ def count(at: str, key: str, value: Any) -> Json:
     """A number of characters, items or properties."""
     number = exact(at, key, value)
     if number < 0 or number != number.to_integral_value():
-        raise GrammarError(f"{at}: {key} is {value}; it must be a whole number from 0 on")
+        raise GrammarError(f"{at}: {key} is {value}; it must be a whole number, 0 or more")
     if number > _MOST_COUNT:
         if key.startswith("min"):
             raise GrammarError(f"{at}: {key} is {value}; no answer is that long, the limit is {_MOST_COUNT}")
@@ -188,7 +188,9 @@ def _measured(at: str, rest: Json, interval: Interval, divisor: Decimal | None) 
     listed = rest["enum"] if "enum" in rest else [rest["const"]]
     left = [value for value in listed if _fits(at, value, interval, divisor)]
     if not left:
-        raise GrammarError(f"{at}: no value of {'enum' if 'enum' in rest else 'const'} fits what stands beside it")
+        raise GrammarError(
+            f"{at}: no value of {'enum' if 'enum' in rest else 'const'} satisfies the keywords beside it"
+        )
     return rest | ({"enum": left} if "enum" in rest else {})
 
 

@@ -112,7 +112,7 @@ class _Reader:
 
     def _list(self, at: str, key: str, value: Any, depth: int) -> Json:
         if not isinstance(value, list) or not value:
-            raise GrammarError(f"{at}: {key} must be a list of schemas, and not empty")
+            raise GrammarError(f"{at}: {key} must be a non-empty list of schemas")
         read = [self._schema(f"{at}/{key}/{i}", inner, depth + 1) for i, inner in enumerate(value)]
         if key == "allOf":
             read = [one for one in read if not always(one)]
@@ -137,7 +137,7 @@ class _Reader:
         base, _, pointer = str(reference).partition("#")
         own = str(self._root.get("$id", "")).removesuffix("#") if isinstance(self._root, dict) else ""
         if not isinstance(reference, str) or base not in ("", own):
-            raise GrammarError(f"{at}: $ref must point into this schema (#/$defs/…); {reference!r} does not")
+            raise GrammarError(f"{at}: $ref must point into this schema (#/$defs/…), not to {reference!r}")
         if pointer and not pointer.startswith("/"):
             found = _anchored(self._root, pointer)
         else:
@@ -145,7 +145,7 @@ class _Reader:
             for part in map(unquote, pointer.split("/")[1:]):
                 found = _member(found, part.replace("~1", "/").replace("~0", "~"))
         if not isinstance(found, dict | bool):
-            raise GrammarError(f"{at}: $ref points at {reference!r}, where this schema has none")
+            raise GrammarError(f"{at}: $ref points to {reference!r}, which this schema does not have")
         return found
 
 
@@ -172,14 +172,14 @@ def _other(at: str, key: str, value: Any) -> Json:
     if key in ("enum", "const"):
         longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
         if longest > MOST_LITERAL:
-            raise GrammarError(f"{at}: a text of {key} has {longest} characters; the limit is {MOST_LITERAL}")
+            raise GrammarError(f"{at}: a string of {key} has {longest} characters; the limit is {MOST_LITERAL}")
         return {key: _numbers(at, key, value)}
     if key == "required":
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise GrammarError(f"{at}: required must be a list of names")
         return {key: list(dict.fromkeys(value))} if value else {}
     if key in ("pattern", "format") and not isinstance(value, str):
-        raise GrammarError(f"{at}: {key} must be a text, not {_kind(value)}")
+        raise GrammarError(f"{at}: {key} must be a string, not {_kind(value)}")
     return {key: value} if key == "pattern" or (key == "format" and value in FORMATS) else {}
 
 
@@ -200,7 +200,7 @@ def _not_too_many(at: str, schema: Json) -> None:
     optional = len(schema.get("properties", {}).keys() - set(schema.get("required", [])))
     if optional > MOST_OPTIONAL:
         text = f"{at}: {optional} of its properties are not required; the limit is {MOST_OPTIONAL}"
-        raise GrammarError(f"{text}. Name them in required, or in several objects")
+        raise GrammarError(f"{text}. List some of them in required, or use several objects")
 
 
 def _unwrapped(schema: Json) -> Json:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from headway.text.grammar.jsontext import JsonObject
 from headway.text.tools.format import ToolFormat, bare
-from headway.text.tools.reading import Differs, Head, Reading, call, end_of_object, ending, opening
+from headway.text.tools.reading import Head, Mismatch, Reading, call, end_of_object, ending, opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class ToolCallParser:
         except StopIteration as found:
             self._reading, self._read = None, ""
             self._then(found.value)
-        except Differs:
+        except Mismatch:
             self._abandon()
 
     def _abandon(self) -> None:

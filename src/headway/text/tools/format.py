@@ -61,7 +61,7 @@ class ToolFormat:
         if not _offers(template):
             raise InvalidRequest(
                 "tools",
-                f"the chat template of {name} has no tools: leave them out, and messages that hold tool calls",
+                f"the chat template of {name} does not support tools: leave out tools, and messages with tool calls",
             )
         for empty, as_text, short_ids in product((None, ""), (False, True), (False, True)):
             probe = _Probe(template, empty, as_text, short_ids)

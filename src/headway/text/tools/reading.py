@@ -1,6 +1,6 @@
 """What a call looks like, in readings that get one character at a time.
 
-A reading is a generator: it is sent a character at each `yield`, returns what it found, and raises `Differs` at the
+A reading is a generator: it is sent a character at each `yield`, returns what it found, and raises `Mismatch` at the
 first character that cannot belong to it. Whitespace between words is passed over: models take liberties with it.
 """
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 Reading = Generator[None, str, T]
 
 
-class Differs(Exception):
+class Mismatch(Exception):
     """The text is not what was looked for."""
 
 
@@ -46,7 +46,7 @@ def call(format: ToolFormat, names: Collection[str]) -> Reading[Head]:
         name += character
         character = yield
     if name not in names:
-        raise Differs
+        raise Mismatch
     yield from _one_of((bare(format.middle),), character)
     return Head(name, (yield from _one_of(("{",))))
 
@@ -79,7 +79,7 @@ def _object(names: Collection[str], name_key: str, arguments_key: str) -> Readin
         if (yield from _one_of((",", "}"))) == "}":
             break
     if not name or not arguments:
-        raise Differs
+        raise Mismatch
     return Head(name, arguments)
 
 
@@ -106,7 +106,7 @@ def _one_of(options: tuple[str, ...], first: str = "") -> Reading[str]:
     found = "" if first.isspace() else first
     while found not in options:
         if not any(option.startswith(found) for option in options):
-            raise Differs
+            raise Mismatch
         character = yield
         found += "" if character.isspace() else character
     return found
@@ -118,7 +118,7 @@ def _rest_of_string(options: Collection[str]) -> Reading[str]:
     while (character := (yield)) != '"' or found not in options:
         found += character
         if not any(option.startswith(found) for option in options):
-            raise Differs
+            raise Mismatch
     return found
 
 
@@ -140,5 +140,5 @@ def _whole_object() -> Reading[str]:
         whole += character
         follows = follow.push(character)
     if follows == "wrong":
-        raise Differs
+        raise Mismatch
     return whole

@@ -28,6 +28,7 @@ class Finding:
     next     the one thing to do
     but      what that costs, or what would not help, and why
     evidence the numbers, by name
+    model    whose it is, where several are served
     """
 
     name: str
@@ -37,11 +38,12 @@ class Finding:
     but: str = ""
     lost: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
 
 
-def worth(seen: Observations, cost_ns: float) -> bool:
+def worth(observed: Observations, cost_ns: float) -> bool:
     """Whether a cost matters beside all the time that steps held requests up."""
-    return cost_ns > 0 and cost_ns >= SHARE * seen.held_up_ns
+    return cost_ns > 0 and cost_ns >= SHARE * observed.held_up_ns
 
 
 def duration(ns: float) -> str:

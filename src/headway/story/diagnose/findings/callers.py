@@ -17,25 +17,30 @@ from headway.story.tell.sentences import count, times
 LONG_NS = 250_000_000
 #: Why a request is refused, and what to do about it.
 REFUSALS = {
-    "queue": ("the queue was full (429)", "send less at once, and come again after the answer's Retry-After"),
+    "queue": ("the queue was full (429)", "send fewer requests at once, and retry after the response's Retry-After"),
     "loading": ("no model was ready (503)", "send when /ready answers 200"),
-    "pool": ("they could never fit into the pool (400)", "raise --memory, or ask for fewer max_tokens"),
-    "context": ("they exceeded the context (400)", "send shorter prompts, or ask for fewer max_tokens"),
-    "seats": ("they wanted more sequences than there are seats (400)", "raise --seats, or ask for a smaller n"),
+    "pool": ("they could never fit in the pool (400)", "raise --memory, or ask for fewer max_tokens"),
+    "context": (
+        "they exceeded the maximum context length (400)",
+        "send shorter prompts, or ask for fewer max_tokens",
+    ),
+    "seats": ("they asked for more sequences than there are seats (400)", "raise --seats, or ask for a smaller n"),
     "invalid": ("they were invalid (400)", "read the errors: each names the field and what it must be"),
 }
 
 
-def _records(seen: Observations) -> list[Record]:
+def _records(observed: Observations) -> list[Record]:
     return [
-        record for record in (*seen.story.ended.values(), *seen.story.live.values()) if record.id in seen.requests
+        record
+        for record in (*observed.story.ended.values(), *observed.story.live.values())
+        if record.id in observed.requests
     ]
 
 
-def refused(seen: Observations) -> Finding | None:
+def refused(observed: Observations) -> Finding | None:
     """Requests that were turned away."""
-    reasons = Counter(seen.turned_away)
-    turned_away = [record for record in _records(seen) if record.stage is Stage.REFUSED]
+    reasons = Counter(observed.turned_away)
+    turned_away = [record for record in _records(observed) if record.stage is Stage.REFUSED]
     reasons.update(record.reason or "invalid" for record in turned_away)
     if not reasons:
         return None
@@ -47,8 +52,9 @@ def refused(seen: Observations) -> Finding | None:
         "refused",
         0.0,
         f"{count(reasons.total(), 'request')} {'was' if reasons.total() == 1 else 'were'} refused: {shown}.",
-        raise_it + REFUSALS.get(most, ("", "read the errors: each says what was in the way"))[1],
-        "A longer queue (--max-waiting) would not help where work comes faster than it is done: it only waits longer."
+        raise_it + REFUSALS.get(most, ("", "read the errors: each says what was wrong"))[1],
+        "A longer queue (--max-waiting) would not help if requests arrive faster than they are served: they would "
+        "only wait longer."
         if most == "queue"
         else "",
         lost=reasons.total(),
@@ -56,17 +62,17 @@ def refused(seen: Observations) -> Finding | None:
     )
 
 
-def grammars(seen: Observations) -> Finding | None:
+def grammars(observed: Observations) -> Finding | None:
     """Grammars that could not be compiled, or led nowhere."""
-    failed = [record for record in _records(seen) if record.reason == ev.GRAMMAR]
+    failed = [record for record in _records(observed) if record.reason == ev.GRAMMAR]
     if not failed:
         return None
-    messages = Counter(record.message or "its answer could not be kept within it any further" for record in failed)
+    messages = Counter(record.message or "its answer could not be continued within the grammar" for record in failed)
     message, often = messages.most_common(1)[0]
     return Finding(
         "grammars",
         0.0,
-        f"{count(len(failed), 'request')} ended by {'its' if len(failed) == 1 else 'their'} grammar "
+        f"{count(len(failed), 'request')} failed because of {'its' if len(failed) == 1 else 'their'} grammar "
         f"({named([record.id for record in failed])}); {times(often)}: {message.rstrip('.')}.",
         "correct that schema or grammar",
         lost=len(failed),
@@ -74,22 +80,22 @@ def grammars(seen: Observations) -> Finding | None:
     )
 
 
-def not_finite(seen: Observations) -> Finding | None:
+def not_finite(observed: Observations) -> Finding | None:
     """Requests that ended because the model's numbers came out as NaN or infinity."""
-    failed = [record for record in _records(seen) if record.reason == ev.NOT_FINITE]
+    failed = [record for record in _records(observed) if record.reason == ev.NOT_FINITE]
     if not failed:
         return None
-    weights = seen.loaded.weights if seen.loaded else None
+    weights = observed.loaded.weights if observed.loaded else None
     served = f" in {weights}" if weights else ""
     return Finding(
         "not_finite",
         0.0,
-        f"{count(len(failed), 'request')} failed because the model computed NaN or infinity, served{served} "
+        f"{count(len(failed), 'request')} failed because the model computed NaN or infinity{served} "
         f"({named([record.id for record in failed])}).",
         "serve with --weights fp32"
         if weights and weights != "fp32"
-        else "get the model's files again, or another model",
-        "If fp32 changes nothing, the model's files are damaged: get them again."
+        else "download the model's files again, or use another model",
+        "If fp32 changes nothing, the model's files are damaged: download them again."
         if weights and weights != "fp32"
         else "",
         lost=len(failed),
@@ -97,10 +103,10 @@ def not_finite(seen: Observations) -> Finding | None:
     )
 
 
-def failures(seen: Observations) -> Finding | None:
+def failures(observed: Observations) -> Finding | None:
     """Requests that failed for another reason."""
     told = ev.GRAMMAR, ev.NOT_FINITE
-    failed = [r for r in _records(seen) if r.stage is Stage.FAILED and r.reason not in told]
+    failed = [r for r in _records(observed) if r.stage is Stage.FAILED and r.reason not in told]
     if not failed:
         return None
     message, often = Counter(record.message or "no message" for record in failed).most_common(1)[0]
@@ -109,99 +115,102 @@ def failures(seen: Observations) -> Finding | None:
         0.0,
         f"{count(len(failed), 'request')} failed ({named([record.id for record in failed])}); "
         f"{times(often)}: {message.rstrip('.')}.",
-        "look at what the server printed around then",
+        "check the server's log around that time",
         lost=len(failed),
         evidence={"requests": [record.id for record in failed]},
     )
 
 
-def before_the_replica(seen: Observations) -> Finding | None:
+def before_the_replica(observed: Observations) -> Finding | None:
     """Time from the headers to the replica: bodies that come slowly, long texts to turn into tokens."""
-    lags = [r.sent_at - r.received_at for r in seen.requests.values() if r.sent_at is not None]
-    if len(lags) < FEW or sum(lags) < SHARE * seen.lives_ns():
+    lags = [r.sent_at - r.received_at for r in observed.requests.values() if r.sent_at is not None]
+    if len(lags) < FEW or sum(lags) < SHARE * observed.lives_ns():
         return None
-    prompts = [r.arrived.prompt for r in seen.requests.values() if r.arrived]
+    prompts = [r.arrived.prompt for r in observed.requests.values() if r.arrived and r.arrived.prompt]
+    sized = f", for prompts of {middle(prompts)} positions (median)" if prompts else ""
     return Finding(
         "before_the_replica",
         sum(lags) / 1e9,
-        f"{len(lags)} requests took {duration(sum(lags))} together, the median {duration(middle(lags))}, from their "
-        f"headers to the replica, for prompts of {middle(prompts)} positions (median).",
-        "look at how callers send: their bodies are received and turned into tokens in that time (a prompt of token "
-        "ids needs no turning)",
-        "No option of the steps would help: the replica did not know of these requests yet.",
+        f"{len(lags)} requests took {duration(sum(lags))} in total (median {duration(middle(lags))}) from their "
+        f"headers to the replica{sized}.",
+        "check how clients send: their bodies are received and tokenised in that time (a prompt of token ids needs "
+        "no tokenising)",
+        "No step option would help: the replica had not received these requests yet.",
         evidence={"requests": len(lags), "total_ms": sum(lags) / 1e6, "median_ms": middle(lags) / 1e6},
     )
 
 
-def front_queue(seen: Observations) -> Finding | None:
+def front_queue(observed: Observations) -> Finding | None:
     """Time between front and replica beyond the step that is awaited there anyway."""
-    lags = [request.queue_ns for request in seen.requests.values() if request.sent_at is not None and request.arrived]
-    if len(lags) < FEW or sum(lags) < SHARE * seen.lives_ns():
+    lags = [
+        request.queue_ns for request in observed.requests.values() if request.sent_at is not None and request.arrived
+    ]
+    if len(lags) < FEW or sum(lags) < SHARE * observed.lives_ns():
         return None
-    threads = f" (it computes with {count(seen.loaded.threads, 'thread')})" if seen.loaded else ""
+    threads = f" (now {observed.loaded.threads})" if observed.loaded else ""
     return Finding(
         "front_queue",
         sum(lags) / 1e9,
-        f"{len(lags)} requests lay {duration(sum(lags))} together, the median {duration(middle(lags))}, between "
-        "front and replica, beyond the step that ran.",
-        f"give the server's two processes a core each beside the computing threads: lower --threads{threads}",
-        "No limit of the server would help: these requests waited for neither space nor a turn.",
+        f"{len(lags)} requests waited {duration(sum(lags))} in total (median {duration(middle(lags))}) between "
+        "front and replica, not counting the step that was running.",
+        f"leave each of the server's two processes a core beside the compute threads: lower --threads{threads}",
+        "Raising a server limit would not help: these requests waited for neither space nor a turn.",
         evidence={"requests": len(lags), "total_ms": sum(lags) / 1e6, "median_ms": middle(lags) / 1e6},
     )
 
 
-def slow_clients(seen: Observations) -> Finding | None:
+def slow_clients(observed: Observations) -> Finding | None:
     """Clients that took long to take an answer that was ready, where others did not; or were dropped for it."""
-    dropped = [r.id for r in _records(seen) if ev.SLOW_READER in (r.dropped, r.reason)]
-    waits = _deliveries(seen)
+    dropped = [r.id for r in _records(observed) if ev.SLOW_READER in (r.dropped, r.reason)]
+    waits = _deliveries(observed)
     usual = middle(waits.values())
     slow = [id for id, ns in waits.items() if ns >= max(LONG_NS, 10 * usual) and id not in dropped]
     cost_ns = sum(waits[id] for id in slow)
-    if not dropped and (not slow or cost_ns < SHARE * seen.lives_ns()):
+    if not dropped and (not slow or cost_ns < SHARE * observed.lives_ns()):
         return None
     parts = []
     if dropped:
         parts.append(
-            f"{count(len(dropped), 'request')} dropped, whose client took nothing for too long ({named(dropped)})"
+            f"{count(len(dropped), 'request')} dropped because the client stopped reading ({named(dropped)})"
         )
     if slow:
         parts.append(
-            f"{count(len(slow), 'answer')} ready for {duration(cost_ns)} together before the last byte was taken "
-            f"({named(slow)}), where {duration(usual)} is usual"
+            f"{count(len(slow), 'answer')} waited {duration(cost_ns)} in total for the client to read the last byte "
+            f"({named(slow)}), where {duration(usual)} is typical"
         )
     return Finding(
         "slow_clients",
         cost_ns / 1e9,
         f"Slow clients: {'; '.join(parts)}.",
-        "look at those clients and at the network between; --slow-reader-seconds says for how long they are borne",
-        "No faster step would help: their answers were there.",
+        "check those clients and the network in between; --slow-reader-seconds sets how long they are tolerated",
+        "Faster steps would not help: the answers were ready.",
         lost=len(dropped),
         evidence={"dropped": dropped, "slow": slow, "usual_ms": usual / 1e6},
     )
 
 
-def slow_delivery(seen: Observations) -> Finding | None:
+def slow_delivery(observed: Observations) -> Finding | None:
     """All answers took long from their last token to their last byte: then it is not the clients."""
-    waits = _deliveries(seen)
+    waits = _deliveries(observed)
     usual = middle(waits.values())
-    if len(waits) < FEW or usual < LONG_NS / 10 or sum(waits.values()) < SHARE * seen.lives_ns():
+    if len(waits) < FEW or usual < LONG_NS / 10 or sum(waits.values()) < SHARE * observed.lives_ns():
         return None
     return Finding(
         "slow_delivery",
         sum(waits.values()) / 1e9,
-        f"Median {duration(usual)} from last token to last byte, {duration(sum(waits.values()))} together for "
+        f"Median {duration(usual)} from last token to last byte, {duration(sum(waits.values()))} in total for "
         f"{len(waits)} requests.",
         "give the front a core of its own: lower --threads, or move other work off this machine",
-        "No limit of the server would help: these requests were over.",
+        "Raising a server limit would not help: these requests had finished.",
         evidence={"requests": len(waits), "median_ms": usual / 1e6},
     )
 
 
-def _deliveries(seen: Observations) -> dict[str, int]:
+def _deliveries(observed: Observations) -> dict[str, int]:
     """From the end of a request to its last byte, by id, of those that finished."""
-    finished = {record.id for record in _records(seen) if record.stage is Stage.FINISHED}
+    finished = {record.id for record in _records(observed) if record.stage is Stage.FINISHED}
     return {
         request.id: request.delivered_at - request.ended_at
-        for request in seen.requests.values()
+        for request in observed.requests.values()
         if request.id in finished and request.ended_at is not None and request.delivered_at is not None
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from headway.story.diagnose.observations import Observations, StepSeen
+from headway.story.diagnose.observations import Observations, ObservedStep
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class CostLine:
         return self.fixed_ns + self.position_ns * positions
 
 
-def cost_line(steps: list[StepSeen]) -> CostLine | None:
+def cost_line(steps: list[ObservedStep]) -> CostLine | None:
     """By least squares over the steps' durations. None where they differ too little in size, are too few, or do not
     lie near a line (less than half of their variance is explained)."""
     if len(steps) < 8:
@@ -35,15 +35,15 @@ def cost_line(steps: list[StepSeen]) -> CostLine | None:
     return CostLine(max(0.0, mean_y - slope * mean_x), slope)
 
 
-def price_ns(seen: Observations, positions: int) -> int:
+def price_ns(observed: Observations, positions: int) -> int:
     """What evaluating so many positions held requests up at most: at the price of a position where steps tell it,
     else at an equal share of all that steps cost."""
-    evaluated, ran_ns = sum(step.positions for step in seen.done), sum(step.ran_ns for step in seen.done)
+    evaluated, ran_ns = sum(step.positions for step in observed.done), sum(step.ran_ns for step in observed.done)
     if not evaluated or not ran_ns:
         return 0
-    line = cost_line(seen.done)
+    line = cost_line(observed.done)
     each_ns = ran_ns / evaluated if line is None else min(line.position_ns, ran_ns / evaluated)
-    return round(positions * each_ns * sum(step.held_up_ns for step in seen.done) / ran_ns)
+    return round(positions * each_ns * sum(step.held_up_ns for step in observed.done) / ran_ns)
 
 
 def middle(values: Iterable[int]) -> int:

@@ -1,4 +1,4 @@
-"""Numbers must not depend on company: the same bits alone, batched, chunked, after reuse and with drafts."""
+"""Numbers must not depend on batch composition: the same bits alone, batched, chunked, reused and with drafts."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_sequences_in_one_step_have_the_bits_of_each_alone(executor: TextExecuto
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("company", [1, 2, 3, 7, 15, 31, 32, 33])
-def test_a_decode_position_has_its_bits_in_any_company(executor: TextExecutor, company: int) -> None:
+@pytest.mark.parametrize("sequences", [1, 2, 3, 7, 15, 31, 32, 33])
+def test_a_decode_position_has_its_bits_in_any_batch(executor: TextExecutor, sequences: int) -> None:
     known = tokens(40)
     expected = alone(executor, known)
     executor.logits((Span(0, known[:-1], (60, 61, 62)),), [])
-    others = tuple(Span(0, (i,), (i,)) for i in range(company - 1))
-    found = executor.logits((*others, Span(39, known[-1:], (60, 61, 62))), [company - 1])
+    others = tuple(Span(0, (i,), (i,)) for i in range(sequences - 1))
+    found = executor.logits((*others, Span(39, known[-1:], (60, 61, 62))), [sequences - 1])
     assert torch.equal(found[0], expected)
 
 

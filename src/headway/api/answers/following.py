@@ -1,0 +1,108 @@
+"""The requests of one exchange, followed from submission to their end: what all patterns share. Leaving cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from starlette.types import Receive
+
+from headway.api.answers.never import Wanted, never
+from headway.core.events import NOT_FINITE
+from headway.core.request import EmbedRequest, Stage, TextRequest
+from headway.core.verdict import Never
+from headway.front.exchange import Exchange
+from headway.front.models import FrontModel
+from headway.front.refusals import Refusal, cancelled
+from headway.front.state import Arriving, End, Front, Inbox
+from headway.story.reduce.record import Record
+from headway.story.tell.explain import timing
+
+T = TypeVar("T")
+
+
+class Following:
+    """One request, or one for each input of a list. What ends one of them early ends the exchange, and with it the
+    others. What comes of all of them comes to one queue, in order."""
+
+    def __init__(self, front: Front, model: FrontModel, exchange: Exchange) -> None:
+        self._front = front
+        self._model = model
+        self._exchange = exchange
+        self._queue: asyncio.Queue[Arriving] = asyncio.Queue()
+        self._inboxes: dict[str, Inbox] = {}
+        self._left = 0  # requests without an end yet
+        self._wanted: dict[str, Wanted] = {}
+
+    def submit(self, news: Sequence[TextRequest | EmbedRequest], wanted: Sequence[Wanted]) -> list[Inbox]:
+        """`wanted` says in which fields of the body each asked for what. Raises DuplicateRequest."""
+        exchange = self._exchange
+        inboxes = self._front.submit(news, exchange.received_at, exchange.claim, self._queue)
+        self._left += len(news)
+        for new, each, inbox in zip(news, wanted, inboxes, strict=True):
+            exchange.served.append(new.id)
+            self._inboxes[new.id], self._wanted[new.id] = inbox, each
+        return inboxes
+
+    @property
+    def records(self) -> list[Record]:
+        return [self._front.story.record(id) for id in self._inboxes]
+
+    def timing(self) -> str:
+        """Where the time went: of several requests, that of the one that took longest."""
+        now = self._front.clock.now_ns()
+        return timing(max(self.records, key=lambda record: record.elapsed_ns(now)), now)
+
+    async def collect(self) -> End:
+        """`take` everything; the last end, or the first that is not good."""
+        while True:
+            item = await self._queue.get()
+            if not isinstance(item, End):
+                self.take(item)
+                continue
+            self._left -= 1
+            if item.stage is not Stage.FINISHED:
+                return item
+            self.ended()
+            if not self._left:
+                return item
+
+    def ended(self) -> None:
+        """One of the requests came to a good end: there may be more to submit."""
+
+    def take(self, item: Arriving) -> object:
+        """Something that is not an end has come."""
+        raise NotImplementedError
+
+    async def unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
+        """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            for task in (working, leaving):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    def refusal(self, end: End) -> Refusal:
+        """Why there is no answer, or no more of it. Raises what the replica rejected the request with."""
+        rejected = self._inboxes[end.id].rejected
+        if rejected is not None:
+            raise rejected
+        record = self._front.story.record(end.id)
+        if isinstance(record.verdict, Never):
+            assert self._model.ready is not None
+            return never(record.verdict, self._wanted[end.id], self._model.ready.block_tokens)
+        if end.stage is Stage.CANCELLED:
+            return cancelled(record.reason, self._front.limits.max_seconds)
+        return Refusal(500, end.message, code=NOT_FINITE if record.reason == NOT_FINITE else "failed")
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
