@@ -85,17 +85,20 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def grid(options: argparse.Namespace) -> None:
-    from emoji import diffusion, models, prompts
+    from emoji import diffusion, measure, models, prompts, sets
     from emoji.autoencoder import as_pixels
     from PIL import Image
 
-    texts = (options.work / "grid.txt").read_text().splitlines() if options.prompts is None else options.prompts
+    names = measure.fifty(prompts.samples(sets.load(options.work)[0])[0])
+    usual = [*names[:24], *[f"flat {name}" for name in names[:12]], *map(prompts.unseen, names[24:36])]
+    texts = options.prompts or usual
     images = diffusion.sample(models.load(options.folder), prompts.TextFeatures(), texts, seed=options.seed)
-    rows = -(-len(texts) // options.columns)
-    page = Image.new("RGB", (64 * options.columns, 64 * rows), "white")
+    page = Image.new("RGB", (64 * options.columns, 64 * -(-len(texts) // options.columns)), "white")
     for place, pixels in enumerate(as_pixels(images)):
-        page.paste(Image.fromarray(pixels), (place % options.columns * 64, place // options.columns * 64))
-    page.save(options.file, optimize=True)
+        row, column = divmod(place, options.columns)
+        page.paste(Image.fromarray(pixels), (64 * column, 64 * row))
+    page.quantize(256, dither=Image.Dither.NONE).save(options.file, optimize=True)
+    print("\n".join(", ".join(texts[at : at + options.columns]) for at in range(0, len(texts), options.columns)))
 
 
 def untrained(options: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from emoji.autoencoder import as_tensor
-from emoji.prompts import STYLES, UNSEEN_WORDING, Sample
+from emoji.prompts import STYLES, Sample, unseen
 from emoji.sets import Picture
 
 CHOICES, BATCH = 50, 96
@@ -103,7 +103,7 @@ def measure(
     flat = [one for one in names if any(s.name == one and s.style == "flat" for s in trained)]
     kinds = {
         "name": ([(name, name) for name in names], seeds),
-        "unseen wording": ([(UNSEEN_WORDING.format(name=name), name) for name in names], seeds),
+        "unseen wording": ([(unseen(name), name) for name in names], seeds),
         "flat style": ([(f"flat {name}", name) for name in flat], 1),
         "unseen pair of name and style": ([(sample.prompts[0], sample.name) for sample in held], 1),
     }

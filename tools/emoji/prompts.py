@@ -54,6 +54,11 @@ def prompts(name: str, style: str) -> tuple[str, ...]:
     return tuple(wording.format(name=name, style=style) for wording in wordings)
 
 
+def unseen(name: str) -> str:
+    """A wording that no training prompt has."""
+    return UNSEEN_WORDING.format(name=name)
+
+
 def _held_out(name: str, style: str) -> bool:
     """One in ten of the names is never shown in one style other than the first."""
     if style == "noto":
