@@ -109,7 +109,13 @@ def main() -> None:
         for shape in SHAPES:
             for weights in ("fp32", "bf16")[: 2 if shape == SHAPES[1] else 1]:
                 executor = TextExecutor.load(
-                    files(*shape), cache=Path(folder), blocks=64, weights=weights, threads=2, max_step_positions=600
+                    files(*shape),
+                    cache=Path(folder),
+                    blocks=64,
+                    weights=weights,
+                    threads=2,
+                    max_step_positions=600,
+                    native="off",
                 )
                 told.append(executor.facts.kernels["attention"])
                 wrong += [f"{shape}, {weights}: {what}" for what in differing(executor)]

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from fake_diffusions import LATENT, HostedDiffusion
 from fake_encoders import Hosted
 from headway.api.server import Server, listen
 from headway.artifacts.files import ModelFiles
@@ -27,7 +28,7 @@ from headway.front.limits import ServeLimits
 from headway.front.models import FrontTextModel
 from headway.front.state import Front
 from headway.replica.grammars import Grammars
-from headway.replica.loading import LoadedModel, hosted_encoder, hosted_text
+from headway.replica.loading import LoadedModel, hosted_encoder, hosted_images, hosted_text
 from headway.replica.messages import Ready, Stop, ToFront, decode_to_front, encode
 from headway.replica.options import ModelOptions, ReplicaOptions
 from headway.replica.process import Replica
@@ -164,10 +165,11 @@ def fake_serving(
     log_prompts: bool = False,
     grammars: Grammars | None = None,
     encoders: Sequence[Hosted] = (),
+    diffusions: Sequence[HostedDiffusion] = (),
     step_tokens: int = 512,
     max_bypass: int = 32,
 ) -> Iterator[FakeServer]:
-    """A server on a free port, ended with the block: of a text model, and of `encoders` beside it."""
+    """A server on a free port, ended with the block: of a text model, with `encoders` and `diffusions` beside it."""
     engine = EngineOptions(
         seats=seats, policy=policy, max_context=max_context, step_tokens=step_tokens, max_bypass=max_bypass
     )
@@ -175,8 +177,14 @@ def fake_serving(
     beside = {
         each.name: ModelOptions(model=each.name, name=each.name, pattern="embed", engine=engine) for each in encoders
     }
+    beside |= {
+        each.name: ModelOptions(
+            model=each.name, name=each.name, pattern="image", engine=engine, memory_bytes=each.latents * LATENT
+        )
+        for each in diffusions
+    }
     front = Front(
-        {MODEL: files} | {each.name: each.files for each in encoders},
+        {MODEL: files} | {each.name: each.files for each in (*encoders, *diffusions)},
         ReplicaOptions(models=(options, *beside.values()), cache=""),
         limits=limits,
         log_prompts=log_prompts,
@@ -185,7 +193,8 @@ def fake_serving(
 
     def models() -> list[LoadedModel]:
         text = hosted_text(executor, blocks, options, AnswerTexts(front.text_model(MODEL).tokenizer), grammars)
-        return [text, *(hosted_encoder(each.executor, beside[each.name]) for each in encoders)]
+        images = [hosted_images(each.executor, beside[each.name]) for each in diffusions]
+        return [text, *(hosted_encoder(each.executor, beside[each.name]) for each in encoders), *images]
 
     front.link = FakeLink(front, models)  # type: ignore[assignment]
     server = Server(front, guard or Guard(), log_prompts=log_prompts)
@@ -198,7 +207,7 @@ def fake_serving(
         yield fake
     finally:
         fake.http.close()
-        for each in (executor, *(hosted.executor for hosted in encoders)):
+        for each in (executor, *(hosted.executor for hosted in (*encoders, *diffusions))):
             each.gate.set()
         server.should_exit = True
         thread.join(15)

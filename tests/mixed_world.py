@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
-from headway.compute.fake_patterns import FakeDiffusion, FakeEncoder, expected_pixels, expected_vector
+from headway.compute.fake_patterns import FakeDiffusion, FakeEncoder, expected_picture, expected_vector
 from headway.core.clock import ModelledClock
 from headway.core.events import AnyEvent, Stepped
-from headway.core.plan import Draw, Evaluate, Sampling
+from headway.core.plan import Draw, Encode, Evaluate, Sampling
 from headway.core.request import (
     Embedded,
     EmbedRequest,
@@ -45,6 +45,7 @@ class MixedWorld:
         budget: int = 6,
         bypass: int = 1,
         policy: str = "fcfs",
+        admit: str = "optimistic",
         weights: dict[str, float] | None = None,
         names: tuple[str, ...] = ("text", "embed", "image"),
         slowdown: float | None = None,
@@ -54,7 +55,7 @@ class MixedWorld:
         self.clock = ModelledClock()
         self.story = Story()
         self.events: list[AnyEvent] = []
-        options = EngineOptions(seats=seats, step_tokens=budget, max_bypass=bypass, policy=policy)
+        options = EngineOptions(seats=seats, step_tokens=budget, max_bypass=bypass, policy=policy, admit=admit)
         costs = {name: linear_cost(step_ns=step, position_ns=unit) for name, (step, unit) in (costs or COSTS).items()}
         self.encoder = FakeEncoder(clock=self.clock, cost_ns=costs["embed"], max_context=longest)
         self.diffusion = FakeDiffusion(clock=self.clock, cost_ns=costs["image"])
@@ -67,7 +68,11 @@ class MixedWorld:
         }  # fmt: skip
         makers["embed"] = lambda: embed_model(self.encoder, options, name="embed")
         makers["image"] = lambda: image_model(
-            self.diffusion, BytePool(latents * LATENT), LATENT, options, name="image"
+            self.diffusion,
+            BytePool(latents * LATENT, self.diffusion.forget),
+            lambda asked: LATENT,
+            options,
+            name="image",
         )
         self.models = {name: makers[name]() for name in names}
         for name, weight in (weights or {}).items():
@@ -112,7 +117,7 @@ class MixedWorld:
                     self.answers[id] = (*self.answers.get(id, ()), *tokens)
                 case Embedded(id=id, index=index, values=values):
                     self.answers[id] = {**self.answers.get(id, {}), index: values}
-                case Pictured(id=id, pixels=pixels):
+                case Pictured(id=id, pixels=pixels, preview=None):
                     assert id not in self.answers, "an image has one answer"
                     self.answers[id] = pixels
         self.engine.check()
@@ -146,6 +151,7 @@ class MixedWorld:
                 return tuple(expected_tokens(prompt, Draw(0, 0, Sampling()), emits or 0, 997))
             case EmbedRequest(inputs=inputs):
                 return {index: expected_vector(input) for index, input in enumerate(inputs)}
-            case ImageRequest(prompt=prompt, seed=seed, updates=updates):
-                return expected_pixels(prompt, seed, updates)
+            case ImageRequest() as new:
+                negative = new.negative if new.guidance > 1 else ()
+                return expected_picture(Encode(0, new.prompt, new.seed, new.updates, negative, new.guidance))
         raise AssertionError(id)

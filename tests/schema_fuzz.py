@@ -20,12 +20,14 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from fake_diffusions import diffusion
 from fake_encoders import bi_encoder, cross_encoder
 from fake_server import VOCABULARY, FakeServer, fake_serving
 from headway.api.bodies.embeddings import EmbeddingsBody
 from headway.api.bodies.fields import RANGES
 from headway.api.bodies.formats import Formats
 from headway.api.bodies.generation import UNSUPPORTED, ChatBody, CompletionBody
+from headway.api.bodies.images import IMAGES_AT_ONCE, ImagesBody
 from headway.api.bodies.rerank import RerankBody
 from headway.api.openapi import OPERATIONS, document
 from headway.artifacts.files import ModelFiles
@@ -36,11 +38,11 @@ from serving import MODEL, until
 
 KEY = "sk-schema"
 BLOCKS = 16  # an answer without a limit fills them
-EMBEDS, RERANKS = "fake-embed", "fake-rerank"
-DOCUMENT = document({"tokens": MODEL, "vector": EMBEDS, "score": RERANKS}, needs_key=True)
+EMBEDS, RERANKS, IMAGES = "fake-embed", "fake-rerank", "fake-image"
+DOCUMENT = document({"tokens": MODEL, "vector": EMBEDS, "score": RERANKS, "pixels": IMAGES}, needs_key=True)
 ERROR = DOCUMENT["components"]["schemas"]["Error"] | {"components": DOCUMENT["components"]}
 GENERATING = ("/v1/chat/completions", "/v1/completions")
-EVALUATING = {"/v1/embeddings": EMBEDS, "/v1/rerank": RERANKS}
+EVALUATING = {"/v1/embeddings": EMBEDS, "/v1/rerank": RERANKS, "/v1/images/generations": IMAGES}
 
 
 def _once() -> dict[str, Any]:
@@ -57,6 +59,9 @@ def _once() -> dict[str, Any]:
         del embeds["properties"][name]
     for name in set(reranks["properties"]) & set(embeds["properties"]) - {"model", "long_input"}:
         del reranks["properties"][name]
+    images = single["components"]["schemas"]["ImagesBody"]
+    for name in set(images["properties"]) & set(chat["properties"]) - {"model", "stream", "n"}:
+        del images["properties"][name]
     return single
 
 
@@ -96,6 +101,7 @@ def _served() -> dict[str, Any]:
     schemas["ChatMessage"]["properties"]["content"] = text
     schemas["ChatMessage"]["required"] = ["role", "content"]
     _serve_encoders(schemas)
+    _serve_images(schemas["ImagesBody"])
     return narrow
 
 
@@ -122,6 +128,16 @@ def _serve_encoders(schemas: dict[str, Any]) -> None:
     schemas["RerankBody"]["properties"] |= {
         "query": letters,
         "documents": {"type": "array", "items": documents, "minItems": 1, "maxItems": 4},
+    }
+
+
+def _serve_images(body: dict[str, Any]) -> None:
+    kept = ("model", "seed", "guidance", "stream", "priority", "deadline_ms", "response_format", "user")
+    body["properties"] = {field: body["properties"][field] for field in kept} | {
+        "prompt": {"type": "string", "maxLength": 12, "pattern": "^[a-z][a-z ]*$"},
+        "n": {"type": "integer", "minimum": 1, "maximum": 3},
+        "size": {"enum": ["auto", "16x16", "32x8", None]},
+        "steps": {"type": "integer", "minimum": 1, "maximum": 9},
     }
 
 
@@ -153,7 +169,8 @@ FEW = settings(max_examples=12, deadline=None, database=None, derandomize=True,
 def server(smollm2: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
     folder = tmp_path_factory.mktemp("encoders")
     encoders = [bi_encoder(folder, EMBEDS), cross_encoder(folder, RERANKS)]
-    with fake_serving(smollm2, guard=Guard(key=KEY), blocks=BLOCKS, seats=16, encoders=encoders) as server:
+    beside = {"encoders": encoders, "diffusions": [diffusion(folder, IMAGES)]}
+    with fake_serving(smollm2, guard=Guard(key=KEY), blocks=BLOCKS, seats=16, **beside) as server:
         server.http.headers["authorization"] = f"Bearer {KEY}"
         yield server
 
@@ -212,14 +229,15 @@ def test_a_server_hands_its_document_out_sorted_and_with_its_key(server: FakeSer
     assert "security" not in open_to_all and "401" not in open_to_all["components"]["responses"]
 
 
-@pytest.mark.parametrize("body", [ChatBody, CompletionBody, EmbeddingsBody, RerankBody])
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody, EmbeddingsBody, RerankBody, ImagesBody])
 def test_every_field_of_a_body_is_documented_with_the_range_that_is_checked(body: Any) -> None:
     described = DOCUMENT["components"]["schemas"][body.__name__]
     assert set(body.__struct_fields__) <= set(described["properties"])
     for name in set(RANGES) & set(body.__struct_fields__):
         about = described["properties"][name]
-        lowest = about["exclusiveMinimum"] if RANGES[name].above else about["minimum"]
-        assert (lowest, about["maximum"]) == RANGES[name][:2]
+        checked = IMAGES_AT_ONCE if (body, name) == (ImagesBody, "n") else RANGES[name]
+        lowest = about["exclusiveMinimum"] if checked.above else about["minimum"]
+        assert (lowest, about["maximum"]) == checked[:2]
 
 
 # -- a server against it ---------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def test_a_dense_stage_comes_between_pooling_and_normalising(tmp_path: Path) -> 
         expected = torch.tanh(linear(torch.tensor(states(model, item)).mean(0))).numpy()
     assert np.abs(run(executor, item)[0] - expected / np.linalg.norm(expected)).max() < 1e-5
     (tmp_path / "2_Dense/model.safetensors").unlink()
-    with pytest.raises(ModelNotFound, match=r"2_Dense holds no model\.safetensors"):
+    with pytest.raises(ModelNotFound, match=r"2_Dense has no model\.safetensors"):
         resolve(str(tmp_path))
 
 
@@ -136,8 +136,8 @@ def test_a_dense_stage_comes_between_pooling_and_normalising(tmp_path: Path) -> 
             r"the module custom_st\.Transformer",
         ),
         ({"modules.json": stages("Transformer")}, "no pooling"),
-        ({"1_Pooling/config.json": pooling(splade_tokens=True)}, "pooling of the kind 'pooling_mode_splade_tokens'"),
-        ({"1_Pooling/config.json": pooling(mean_tokens=False)}, "pooling of the kind None"),
+        ({"1_Pooling/config.json": pooling(splade_tokens=True)}, "pooling of type 'pooling_mode_splade_tokens'"),
+        ({"1_Pooling/config.json": pooling(mean_tokens=False)}, "pooling of type None"),
         ({"1_Pooling/config.json": pooling(mean_tokens=True) | {"include_prompt": False}}, "leaves out the prompt"),
     ],
     ids=["module", "order", "custom", "unpooled", "pooling", "none", "prompt"],
@@ -299,7 +299,7 @@ def test_a_file_without_a_graph_is_no_onnx_model(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     for content in (field(2, b"test"), b"\xff" * 12, b""):
         path.write_bytes(content)
-        with pytest.raises(ArtifactError, match="no ONNX model"):
+        with pytest.raises(ArtifactError, match="not an ONNX model"):
             OnnxTensors("m", path)
 
 

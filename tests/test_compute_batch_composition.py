@@ -16,10 +16,12 @@ LENGTHS = (1, 2, 7, 16, 33, 130, 300)
 ROOM = tuple(range(32))
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16"])
+@pytest.fixture(scope="module", params=["fp32 off", "bf16 off", "fp32 auto", "bf16 auto"])
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextExecutor]:
+    """By torch's operators, and by the native kernels where they are."""
     cache: Path = tmp_path_factory.mktemp("weights")
-    yield load(oracle("llama, wide heads"), cache, request.param, threads=2, max_step_positions=600)
+    weights, native = request.param.split()
+    yield load(oracle("llama, wide heads"), cache, weights, threads=2, max_step_positions=600, native=native)
 
 
 def alone(executor: TextExecutor, known: tuple[int, ...]) -> torch.Tensor:

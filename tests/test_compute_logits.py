@@ -16,12 +16,13 @@ from tiny_decoders import DECODERS, cut, files_of, greedy, last_logits, load, or
 BLOCKS = tuple(range(3, 64, 2))
 
 
+@pytest.mark.parametrize("native", ["off", "auto"])
 @pytest.mark.parametrize("variant", DECODERS)
-def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_transformers(variant: str, native: str, tmp_path: Path) -> None:
     model, known = oracle(variant), tokens(150)
     with torch.no_grad():
         expected = model(torch.tensor([known])).logits[0]
-    executor = load(model, tmp_path)
+    executor = load(model, tmp_path, native=native)
     found = executor.logits((Span(0, known, BLOCKS),), list(range(len(known))))
     assert (found - expected).abs().max() < 1e-4
     chunked = last_logits(executor, cut(known, tuple(range(10)), 17))

@@ -28,13 +28,13 @@ def read(*argv: str, **environ: str) -> tuple[ServeOptions, Origins]:
 def test_the_defaults_are_those_of_the_public_contract() -> None:
     expected = {
         "host": "127.0.0.1", "port": 8000, "memory": Memory(), "block_tokens": 16, "seats": 64, "step_tokens": 512,
-        "max_context": None, "policy": "fcfs", "admit": "optimistic", "recovery": "warn", "weights": "auto",
+        "max_context": None, "policy": "fcfs", "admit": "headroom", "recovery": "warn", "weights": "auto",
         "state": "auto", "threads": None, "max_waiting": 512, "max_bypass": 32, "prefix_cache": True,
         "host_tier": None, "disk_tier": None, "disk_tier_bytes": None, "event_log": None, "log_prompts": False,
         "api_key": None, "model": ("smollm2-135m",), "served_name": None, "config": None,
         "max_waiting_positions": 1 << 20, "max_seconds": None, "max_body": Memory(bytes=32 << 20),
         "slow_reader_seconds": 30, "keep_alive_seconds": 75, "allow_origin": (), "draft": "none",
-        "event_log_bytes": Memory(bytes=512 << 20), "max_slowdown": 2.0,
+        "event_log_bytes": Memory(bytes=512 << 20), "max_slowdown": 2.0, "native": "auto",
     }  # fmt: skip
     assert {name: getattr(ServeOptions(), name) for name in dataclasses.asdict(ServeOptions())} == expected
     assert read() == (ServeOptions(), {})
@@ -68,7 +68,7 @@ def test_every_option_is_read_from_the_environment_and_the_file_as_from_the_comm
         "host_tier": "9MiB", "disk_tier": "d", "disk_tier_bytes": "10MiB", "event_log": "e", "log_prompts": "true",
         "api_key": "k", "model": "m", "served_name": "n", "max_waiting_positions": "11", "max_seconds": "12",
         "max_body": "13MiB", "slow_reader_seconds": "14", "keep_alive_seconds": "15", "allow_origin": "https://o",
-        "draft": "ngram:3", "event_log_bytes": "15MiB", "max_slowdown": "3",
+        "draft": "ngram:3", "event_log_bytes": "15MiB", "max_slowdown": "3", "native": "off",
     }  # fmt: skip
     assert {*texts, "config"} == {field.name for field in dataclasses.fields(ServeOptions)}
     for name, text in texts.items():
@@ -153,8 +153,8 @@ def test_more_seats_than_step_tokens_cannot_work() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"policy": "deadline"}, {"policy": "fair"}, {"admit": "reserve"}, {"admit": "predict"}, {"recovery": "auto"},
-     {"weights": "int8"}, {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
+    [{"recovery": "auto"},
+     {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
      {"disk_tier_bytes": Memory(bytes=1)}],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
@@ -208,7 +208,7 @@ def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: p
         read("--help")
     help = " ".join(capsys.readouterr().out.split())
     assert "--seats N maximum number of active sequences; vLLM's max_num_seqs (default 64)" in help
-    assert "(default fcfs) [not implemented yet: deadline, fair]" in help
+    assert "(default warn) [not implemented yet: auto]" in help
     assert "--disk-tier PATH folder for blocks offloaded from the pool [not implemented yet]" in help
     assert (
         "--event-log PATH file that every event is appended to; an existing event log is renamed to PATH.1 --" in help

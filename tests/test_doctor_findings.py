@@ -56,7 +56,7 @@ def test_memory_full_while_seats_are_free():
     found = served(8, 30, 20, blocks=9, seats=16).findings()["memory_full"]
     assert found.says == (
         "In 41 steps a request waited for blocks, up to 2 short (the pool has 9); up to 6 requests waited, 0.15 s "
-        "in total. Meanwhile 24 blocks of known prefixes were evicted and requests were preempted 6 times."
+        "in total. Meanwhile 32 blocks of known prefixes were evicted and requests were preempted 6 times."
     )
     assert found.next == "raise --memory from 9 to at least 11 blocks (0.2 KiB more)"
     assert found.but == "More --seats would not help: at least 12 of 16 were free."
@@ -279,3 +279,9 @@ def test_a_kernel_that_is_slower_than_usual():
     assert found.says == (f"A slower kernel than usual is in use (products: {words}). The cost is not measured.")
     assert found.next.startswith("measure with `headway bench offline`") and found.cost_s == 0
     assert served(1, 5, 3).findings() == {}
+
+
+def test_memory_is_full_too_where_blocks_are_left_for_growth():
+    found = served(8, 30, 20, blocks=9, seats=16, admit="reserve").findings()["memory_full"]
+    assert found.evidence["preemptions"] == 0 and found.evidence["short_blocks"] > 0
+    assert found.next.startswith("raise --memory from 9 to at least")

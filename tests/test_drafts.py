@@ -109,11 +109,11 @@ def test_right_and_wrong_guesses_are_told_in_numbers():
     assert world.counts("good").accepted == 74  # the first token has no draft beside it; then 24 steps of 4, and 3
     assert world.counts("good").rejected == 0
     view = request_view(world.story, world.story.record("good"), 0)
-    assert "Drafts: 74 of 74 were right and spared it as many steps." in tell(view)
+    assert "Drafts: 74 of 74 were accepted, which saved as many steps." in tell(view)
     view = request_view(world.story, world.story.record("bad"), 0)
     assert view.sequences[0].drafts == DraftsView(0, 64, (Pause(drafted=64, accepted=0, tokens=128),))
     assert (
-        "Drafts: 0 of 64 were right and spared it as many steps; they did not pay and paused once, last for 128 "
+        "Drafts: 0 of 64 were accepted, which saved as many steps; they did not pay and paused once, last for 128 "
         "tokens, when 0 of 64 had been right."
     ) in tell(view)
 

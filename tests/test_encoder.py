@@ -268,3 +268,19 @@ def test_auto_is_bf16_only_where_that_is_quicker_and_keeps_the_direction(
     monkeypatch.setattr(formats, "BOUND", bound)
     model = oracle("bert", CROSS_ENCODERS) if kind == "cross" else oracle(kind)
     assert load(files_of(model), weights="auto").facts.weights_format == expected
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_first_state_alone_is_the_same_whatever_else_the_step_asks_for(kind: str, weights: str) -> None:
+    """Of a model that pools by it, the last layer is evaluated for first positions only, unless all are asked for."""
+    model = oracle(kind)
+    executor = load(files_of(model, Modules(pooling=("cls",))), weights=weights)
+    raw, ranges = replace(TEXTS[4], raw=True), replace(TEXTS[2], pools=((0, 5), (9, 20)))
+    mixed = run(executor, *TEXTS, raw, ranges)
+    for each, vector in zip(TEXTS, mixed, strict=False):
+        assert cosine(vector, states(model, each)[:1]) > (0.9999 if weights == "fp32" else 0.995)
+        assert np.abs(run(executor, each)[0] - vector).max() < 1e-5
+    of = states(model, ranges)
+    bound = 0.9999 if weights == "fp32" else 0.98
+    assert cosine(mixed[-1], of[[0, 9]]) > bound and cosine(mixed[-2], states(model, raw)) > bound

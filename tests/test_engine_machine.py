@@ -31,24 +31,30 @@ class Lives(RuleBasedStateMachine):
     @initialize(
         blocks=st.integers(1, 40), block_tokens=st.integers(1, 8), seats=st.integers(1, 6),
         extra=st.integers(0, 20), bypass=st.integers(0, 4), cache=st.booleans(),
-        policy=st.sampled_from(["fcfs", "priority"]), guesses=st.integers(0, 3),
+        policy=st.sampled_from(["fcfs", "priority", "deadline", "fair"]), guesses=st.integers(0, 3),
+        admit=st.sampled_from(["optimistic", "headroom", "reserve", "predict"]),
+        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]),
     )  # fmt: skip
-    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses):
+    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers):
         self.world = World(
             blocks=blocks, block_tokens=block_tokens, seats=seats, step_tokens=seats + extra, max_bypass=bypass,
-            prefix_cache=cache, policy=policy, vocab=5, max_context=200,
+            prefix_cache=cache, policy=policy, vocab=5, max_context=200, admit=admit,
             drafter=lambda tokens: [(tokens[-1] + i) % 5 for i in range(guesses)],
         )  # fmt: skip
+        for tokens in answers:
+            self.world.model.answers.add(tokens)
 
     @rule(prompt=PROMPTS, n=st.integers(1, 3), max_tokens=st.none() | st.integers(1, 12),
-          min_tokens=st.integers(0, 3), priority=st.integers(-1, 1), salt=st.sampled_from(["", "s"]),
+          min_tokens=st.integers(0, 3), priority=st.integers(-1, 1), caller=st.sampled_from(["", "c", "d"]),
+          due=st.none() | st.sampled_from([1e5, 2e5]), salt=st.sampled_from(["", "s"]),
           stop=st.none() | st.integers(0, 4), temperature=st.sampled_from([0.0, 1.0]))  # fmt: skip
-    def add(self, prompt, n, max_tokens, min_tokens, priority, salt, stop, temperature):
+    def add(self, prompt, n, max_tokens, min_tokens, priority, caller, due, salt, stop, temperature):
         self.count += 1
         prompt = [token % 5 for token in prompt]
         self.world.add(
             f"r{self.count}", prompt, n=n, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens or 3),
-            priority=priority, cache_salt=salt, stop_ids=() if stop is None else (stop,),
+            priority=priority, caller=caller, deadline_ms=due, cache_salt=salt,
+            stop_ids=() if stop is None else (stop,),
             sampling=Sampling(temperature=temperature, seed=3),
         )  # fmt: skip
 
@@ -114,14 +120,17 @@ class Lives(RuleBasedStateMachine):
             self.world.agree()
 
     def look_at_preemptions(self, seen):
-        """Nobody is preempted for one that is behind it: r1 came first, and only under `priority` a number counts."""
-        numbered = self.world.model.options.policy == "priority"
+        """Nobody is preempted for one that is behind it: r1 came first, where nothing else counts."""
+        policy = self.world.model.options.policy
 
         def place(id):
-            return (self.world.asked[id].priority if numbered else 0, int(id[1:]))
+            due = self.world.story.record(id).deadline_at
+            counts = {"priority": (self.world.asked[id].priority,), "deadline": (due is None, due or 0)}
+            return (*counts.get(policy, ()), int(id[1:]))
 
         for event in self.world.events[seen:]:
             if isinstance(event, Preempted):
+                assert self.world.model.options.admit != "reserve"
                 assert place(event.id) >= place(event.by)
 
     def look_at_verdicts(self):

@@ -48,8 +48,8 @@ def test_by_default_b_is_put_out_waits_for_space_and_comes_back() -> None:
         "steps 6 to 24, each: A 1 position of its answer.",
         "A finishes (length): its 6 blocks are released; 11 are free now.",
         "B resumes with 8 blocks.",
-        "step 25: B 32 positions again, whose state was lost.",
-        "step 26: B 31 positions again, whose state was lost.",
+        "step 25: B 32 positions recomputed, whose state was lost.",
+        "step 26: B 31 positions recomputed, whose state was lost.",
         "steps 27 to 46, each: B 1 position of its answer.",
         "B finishes (length): its 11 blocks are released; 11 are free now.",
     ]
@@ -92,7 +92,7 @@ def test_with_prefix_reuse_the_same_prompt_is_found_and_blocks_stay_reusable() -
     options = PairOptions(step_tokens=64, prefix_cache=True, seats=1)
     pair, told, answers = follow(blocks=40, prompts={"A": B, "B": B}, options=options)
     assert "B waits for a turn: needs 1 seat, 0 free, 1 short." in told
-    assert "B is admitted with 8 blocks, 56 positions of them reused." in told
+    assert "B is admitted with 8 blocks, 59 positions of them reused." in told
     assert answers["A"] == answers["B"]
     assert any("stay reusable: they can be evicted" in line for line in pair.remains(1))
 

@@ -33,7 +33,7 @@ def test_a_request_waits_for_its_grammar_and_stands_in_nobodys_way():
     view = request_view(world.story, world.story.record("json"), world.clock.now_ns())
     assert (view.stage, view.verdict.on, view.verdict.rule) == ("waiting", "input", "grammar")
     assert replace(view.intervals[-1], ms=0) == IntervalView("queued", "input", "grammar", 0)
-    assert "its grammar is being compiled, beside the steps of the others. 0 requests are ahead." in tell(view)[1]
+    assert "its grammar is being compiled in the background. 0 requests are ahead." in tell(view)[1]
     behind = request_view(world.story, world.story.record("b"), world.clock.now_ns())
     assert behind.verdict.rule == "seats" and behind.verdict.ahead == 0
     while world.story.record("b").stage is not Stage.FINISHED:

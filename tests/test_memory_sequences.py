@@ -76,9 +76,9 @@ def test_a_request_of_several_sequences_may_reuse_a_prefix_and_then_they_share_i
     world.run()
     world.add("a", prompt, n=2, max_tokens=3, sampling=SAMPLED)
     world.run()
-    assert [world.counts("a", index).reused for index in range(2)] == [8, 10]
-    assert world.counts("a").prefilled == 2
-    assert world.story.record("a").first_reused == 8
+    assert [world.counts("a", index).reused for index in range(2)] == [9, 10]
+    assert world.counts("a").prefilled == 1
+    assert world.story.record("a").first_reused == 9
     assert right(world, "a")
 
 

@@ -145,8 +145,8 @@ def test_every_life_can_be_told_at_every_step_in_words_and_as_json():
             said.setdefault(record.id, set()).update([brief(view), " ".join(tell(view))])
     assert any("another model's step runs" in words for words in said["t"])
     assert any("needs 100 bytes, 100 short (i holds 100)" in words for words in said["waits"])
-    assert any(words.startswith("update: 2 of 4 items") for words in said["i"])
-    assert any(words.startswith("stop, 4 of 4 items in ") for words in said["i"])
+    assert any(words.startswith("update 2 of 2") for words in said["i"])
+    assert any(words.startswith("stop, 2 of 2 updates in ") for words in said["i"])
     assert any(words.startswith("stop, 2 of 2 windows in ") for words in said["e"])
 
 
@@ -342,9 +342,9 @@ class MixedLives(RuleBasedStateMachine):
     def embed(self, lengths):
         self.world.embed(self.name(), *lengths)
 
-    @rule(updates=st.integers(1, 4))
-    def image(self, updates):
-        self.world.image(self.name(), updates)
+    @rule(updates=st.integers(1, 4), previews=st.integers(0, 3), guidance=st.sampled_from([1.0, 4.0]))
+    def image(self, updates, previews, guidance):
+        self.world.image(self.name(), updates, previews=previews, guidance=guidance, negative=(7,))
 
     @rule(steps=st.integers(1, 6))
     def step(self, steps):

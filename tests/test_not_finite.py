@@ -135,9 +135,10 @@ def damage_head(executor: TextExecutor, value: float) -> None:
     executor._decoder._head = lambda x: head(x) + bias
 
 
-@pytest.fixture(params=["fp32", "bf16"])
+@pytest.fixture(params=["fp32 off", "bf16 off", "fp32 auto", "bf16 auto"])
 def executor(request: pytest.FixtureRequest, tmp_path: Path) -> TextExecutor:
-    return load(oracle("llama, wide heads"), tmp_path, request.param)
+    weights, native = request.param.split()
+    return load(oracle("llama, wide heads"), tmp_path, weights, native=native)
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])

@@ -17,6 +17,7 @@ from headway.core import events as ev
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
 from mixed_world import MixedWorld
 from page_log import OF_A_FRONT, delivered, log
 from world import as_json
@@ -183,3 +184,71 @@ def test_64_requests_on_10000_blocks_cost_less_than_a_step_of_20_ms(browser: Bro
         spent = page.evaluate(COST, [64, 10_000, 150])
     assert spent["live"] == 64
     assert spent["fold"] + spent["canvases"] + spent["queue"] < 20 and spent["scrub"] < 200
+
+
+def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser, tmp_path: Path) -> None:
+    world = MixedWorld(names=("image",), latents=2, seats=3)
+    world.image("previews", 4, previews=2, deadline_ms=0.02)
+    world.image("waits", 3, deadline_ms=90_000)
+    world.image("fails", 2)
+    for _ in range(5):
+        world.step()
+    world.engine.plan()
+    world.engine.abort("the step was told to fail")
+    world.image("goes", 3, deadline_ms=90_000)
+    world.image("late", 1, deadline_ms=0.001)
+    world.step(), world.step()
+    world.engine.cancel("goes")
+    world.run()
+    file = tmp_path / "run.html"
+    file.write_text(self_contained(world.events, "a run"))
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(FOLD, [json.loads(msgspec.json.encode(world.events)), False])
+    story, words = Story(), set[str]()
+    for event, theirs in zip(world.events, found, strict=True):
+        story.fold(event)
+        if theirs is not None:
+            records = [*story.live.values(), *story.ended.values()]
+            views = [request_view(story, record, event.at + 1234) for record in records]
+            assert theirs["views"] == as_json(views), event
+            words |= {sentence for view in views for sentence in tell(view)}
+    for part in (
+        "the encoding of its prompt; then", "a preview, after update", "missed by", ", in ",
+        " of 4; then", "its decoding to pixels, the last that is left", "met with", "there is no answer",
+    ):  # fmt: skip
+        assert any(part in sentence for sentence in words), part
+
+
+RIBBON = """async (deadlines) => {
+  const { RibbonView } = await import("page/ribbon.js");
+  const { Theme } = await import("page/colours.js");
+  const canvas = Object.assign(document.createElement("canvas"), { style: "width: 400px" });
+  const [told, intervals, why] = ["span", "ul", "div"].map((tag) => document.createElement(tag));
+  document.body.append(canvas, told, intervals, why);
+  const ink = Object.assign(new Theme(), { ink: "#010203" });
+  const ribbon = new RibbonView({
+    canvas, told, intervals, why, words: { why: () => [] }, tip: { hide() {} }, theme: ink,
+  });
+  return deadlines.map((deadline) => {
+    const view = { id: "r-1", elapsed_ms: 100, intervals: [{ name: "update", ms: 100 }], deadline };
+    ribbon.draw(view, { hue: 0 });
+    ribbon.tell(view);
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, 1);
+    const columns = Array.from({ length: canvas.width }, (_, x) => x);
+    const line = columns.filter((x) => data[4 * x] === 1 && data[4 * x + 2] === 3);
+    return { at: line.length ? line[0] / canvas.width : null, said: canvas.getAttribute("aria-label") };
+  });
+}"""
+
+
+def test_a_deadline_is_a_line_in_the_life_once_it_is_near(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "deadline"))
+    deadlines = [None, *({"ms": ms, "left_ms": ms - 100, "met": None} for ms in (25, 100, 160, 900))]
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(RIBBON, deadlines)
+    assert [row["at"] for row in found] == [
+        None, pytest.approx(0.25, abs=0.01), pytest.approx(0.99, abs=0.01), pytest.approx(0.99, abs=0.01), None
+    ]  # fmt: skip
+    said = [row["said"].partition("deadline at ")[2] for row in found]
+    assert said == ["", "25.0 ms", "0.10 s", "0.16 s", "0.90 s"]

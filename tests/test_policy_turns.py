@@ -349,7 +349,7 @@ def test_a_preempted_request_returns_to_its_old_place_in_the_queue():
     world.add("later", 7, max_tokens=2)
     world.step()
     assert preempted(world)[0][0] == "c"
-    assert [request.id for request in world.model.queues.waiting] == ["c", "later"]
+    assert [request.id for request in world.model.queues.waiting.upcoming()] == ["c", "later"]
     world.run()
     assert all(world.said[id, 0] == world.expected(id) for id in ("a", "b", "c", "later"))
 
@@ -401,11 +401,11 @@ def test_without_max_tokens_the_context_bounds_the_answer_too():
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"prompt": ()}, "prompt", "at least one token is needed"),
+        ({"prompt": ()}, "prompt", "at least one token is required"),
         ({"prompt": (0, 10)}, "prompt", "token ids must be from 0 to 9; .*prompt has 0 to 10"),
         ({"prompt": (-1, 3)}, "prompt", "token ids must be from 0 to 9; .*prompt has -1 to 3"),
-        ({"n": 0}, "n", "n is 0; at least 1 is needed"),
-        ({"max_tokens": 0}, "max_tokens", "max_tokens is 0; at least 1 is needed"),
+        ({"n": 0}, "n", "n is 0; it must be from 1"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens is 0; it must be from 1"),
     ],
 )
 def test_what_means_nothing_is_told_by_its_field_and_leaves_no_trace(fields, field, words):

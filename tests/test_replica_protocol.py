@@ -286,8 +286,8 @@ def serves(server: Server, tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("order", "told"),
     [
-        (GARBAGE, "the replica said something unknown and is ended: not a known message: "),
-        (NONSENSE, "the replica said something that cannot be and is ended: IndexError: "),
+        (GARBAGE, "the replica sent an unknown message and is stopped: not a known message: "),
+        (NONSENSE, "the replica contradicted itself and is stopped: IndexError: "),
         (EXIT, "the replica ended (exit status 3); another one is started"),
     ],
 )

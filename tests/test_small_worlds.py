@@ -13,23 +13,41 @@ from world import World
 SHAPES = [(prompt, emits) for prompt in range(1, 6) for emits in range(1, 4)]
 
 
-def live_through(shapes, blocks, *, seats, budget, bypass, gaps, prefix_cache, same=False, policy="fcfs"):
+def live_through(
+    shapes,
+    blocks,
+    *,
+    seats,
+    budget,
+    bypass,
+    gaps,
+    prefix_cache,
+    same=False,
+    policy="fcfs",
+    admit="optimistic",
+    answers=(),
+):
     """One world, compared step by step with the plain reference (where that applies) and with the true tokens. Later
-    requests have smaller priority numbers, so the two policies differ wherever there is a choice."""
+    requests have smaller priority numbers; the second is due before the first, and the third never; the first is
+    another caller's than the others: so the policies differ wherever there is a choice."""
     world = World(blocks=blocks, block_tokens=2, seats=seats, step_tokens=budget, max_bypass=bypass,
-                  prefix_cache=prefix_cache, policy=policy)  # fmt: skip
-    plain = None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, by_priority=policy == "priority")
+                  prefix_cache=prefix_cache, policy=policy, admit=admit)  # fmt: skip
+    plain = None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, policy, admit, answers)
+    for tokens in answers:
+        world.model.answers.add(tokens)
     arrivals = list(zip(shapes, gaps, strict=True))
     taken = 0
     for tick in range(200):
         while taken < len(arrivals) and arrivals[taken][1] <= tick:
             (prompt, emits), _ = arrivals[taken]
             id = f"r{taken}"
-            request = world.add(id, list(range(prompt)) if same else prompt, max_tokens=emits, priority=-taken)
+            due, caller = (2e6, 1e6, None)[taken], "abb"[taken]
+            request = world.add(id, list(range(prompt)) if same else prompt, max_tokens=emits, priority=-taken,
+                                deadline_ms=due, caller=caller)  # fmt: skip
             fits = -(-(prompt + emits) // 2) <= blocks
             assert (request.stage is Stage.REFUSED) == (not fits)
             if plain and fits:
-                plain.add(Plain(id, prompt, emits, -taken, taken))
+                plain.add(Plain(id, prompt, emits, -taken, taken, due=request.deadline_at, caller=caller))
             taken += 1
         if not world.engine.requests and taken == len(arrivals):
             break
@@ -76,6 +94,44 @@ def test_every_pair_of_requests_ends_with_the_right_tokens_and_the_plain_referen
 def test_the_plain_reference_agrees_under_priority_too(blocks):
     for shapes in PAIRS:
         live_through(shapes, blocks, seats=2, budget=3, bypass=1, gaps=(0, 1), prefix_cache=False, policy="priority")
+
+
+#: Enough answers to predict from: all short, all as long as they may be, and a mixture.
+ANSWERS = {"short": [1] * 32, "long": [3] * 32, "mixed": [1, 2, 3, 3] * 8}
+ADMISSIONS = [
+    ("headroom", "none"),
+    ("reserve", "none"),
+    ("predict", "none"),
+    *(("predict", name) for name in ANSWERS),
+]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "deadline", "fair"])
+@pytest.mark.parametrize(("admit", "answers"), ADMISSIONS)
+def test_the_plain_reference_agrees_under_every_admission_and_order(admit, answers, policy):
+    for blocks, shapes in itertools.product((3, 5), PAIRS[::4]):
+        live_through(shapes, blocks, seats=2, budget=3, bypass=1, gaps=(0, 1), prefix_cache=False, policy=policy,
+                     admit=admit, answers=ANSWERS.get(answers, ()))  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["deadline", "fair"])
+@pytest.mark.parametrize("bypass", [0, 2])
+def test_the_plain_reference_agrees_on_three_requests_under_deadlines_and_fair_shares(policy, bypass):
+    shapes_of_all = [(1, 3), (2, 2), (3, 3), (5, 1), (5, 3)]
+    for blocks, shapes in itertools.product((4, 6), itertools.product(shapes_of_all, repeat=3)):
+        for seats, gaps in ((1, (0, 0, 0)), (2, (0, 1, 2))):
+            live_through(shapes, blocks, seats=seats, budget=4, bypass=bypass, gaps=gaps, prefix_cache=False,
+                         policy=policy)  # fmt: skip
+
+
+@pytest.mark.parametrize(("admit", "answers"), ADMISSIONS)
+def test_the_plain_reference_agrees_on_three_requests_under_every_admission(admit, answers):
+    shapes_of_all = [(1, 3), (2, 2), (3, 3), (5, 1), (5, 3)]
+    for blocks, shapes in itertools.product((4, 6), itertools.product(shapes_of_all, repeat=3)):
+        world = live_through(shapes, blocks, seats=3, budget=4, bypass=2, gaps=(0, 0, 1), prefix_cache=False,
+                             admit=admit, answers=ANSWERS.get(answers, ()))  # fmt: skip
+        if admit == "reserve":
+            assert not any(record.preemptions for record in world.story.ended.values())
 
 
 @pytest.mark.parametrize("blocks", range(2, 7))

@@ -20,6 +20,7 @@ CONTRACT = {
     "headway_requests": "gauge",
     "headway_waiting_requests": "gauge",
     "headway_seats": "gauge",
+    "headway_recompute_share": "gauge",
     "headway_prefix_evictions": "counter",
     "headway_preemptions": "counter",
     "headway_offloaded_blocks": "counter",

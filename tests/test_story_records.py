@@ -214,7 +214,7 @@ def test_blocks_that_the_sequences_of_one_request_share_would_all_be_freed():
 FIELDS = {"id", "pattern", "stage", "verdict", "sequences", "preemptions", "preempted_for", "prefix", "intervals",
           "elapsed_ms"}  # fmt: skip
 WAIT = {"kind", "on", "rule", "unit", "need", "have", "short", "free", "reusable", "holders", "others", "ahead",
-        "since_step", "since_ms"}  # fmt: skip
+        "since_step", "since_ms", "kept", "by"}  # fmt: skip
 POSITIONS = {"known", "computed", "reused", "regained", "prefilled", "decoded", "recomputed", "lost"}
 
 
@@ -267,7 +267,7 @@ def test_a_running_and_a_finished_requests_view():
             "drafts": {"accepted": 0, "rejected": 0, "pauses": []},
         }
     ]  # fmt: skip
-    assert shown["prefix"] == {"reused": 16, "miss": {"why": "whole", "at": 16}}
+    assert shown["prefix"] == {"reused": 16, "miss": {"why": "short", "at": 16}}
     world.run()
     shown = view(world, "b")
     assert set(shown) == FIELDS | {"model", "priority", "max_tokens", "reason"}
@@ -299,7 +299,7 @@ def test_the_levels_are_told_with_every_change_also_by_a_cancellation_between_st
     world.step()
     assert world.story.levels == world.engine.levels() == Levels(5, 0, 95, 1, 0)
     world.engine.cancel("a")
-    assert world.story.levels == world.engine.levels() == Levels(0, 4, 96, 0, 0)
+    assert world.story.levels == world.engine.levels() == Levels(0, 5, 95, 0, 0)
 
 
 # -- what is remembered ---------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_running_with_one_token_and_one_block():
     world.step()
     assert say(world, "a") == [
         "a is running, 1.1 ms after it arrived: 10 prompt positions, 1 token emitted, 1 block held.",
-        "Reused 0 of 10 prompt positions: it has no whole block before its last position.",
+        "Reused 0 of 10 prompt positions: what is left is shorter than a block, and no known prefix goes on like it.",
         "Its time: prefill 1.1 ms (100%).",
     ]
 
@@ -100,7 +100,7 @@ def test_finished():
     world.run()
     assert say(world, "b") == [
         "b finished (stop) after 1.0 ms: 16 prompt positions, 1 token emitted.",
-        "Reused 12 of 16 prompt positions: that is every whole block before its last position.",
+        "Reused 15 of 16 prompt positions: the last position is always computed.",
         "Its time: prefill 1.0 ms (100%).",
     ]
 
@@ -109,11 +109,11 @@ def test_finished():
     ("by", "words"),
     [
         ("client", "its client left"),
-        ("request", "it was asked to end"),
+        ("request", "it was cancelled (DELETE)"),
         ("drain", "the server was stopping"),
         ("caller", "the caller ended it"),
-        ("time", "it had lived for longer than --max-seconds"),
-        ("slow reader", "its client took nothing for too long"),
+        ("time", "it took longer than --max-seconds"),
+        ("slow reader", "its client stopped reading"),
         ("a lesson", "a lesson"),
     ],
 )
@@ -124,7 +124,7 @@ def test_cancelled(by, words):
     world.engine.cancel("a", by=by)
     assert say(world, "a") == [
         f"a was cancelled after 1.1 ms ({words}): 10 prompt positions, 1 token emitted.",
-        "Reused 0 of 10 prompt positions: it has no whole block before its last position.",
+        "Reused 0 of 10 prompt positions: what is left is shorter than a block, and no known prefix goes on like it.",
         "Its time: prefill 1.1 ms (100%).",
     ]
 
@@ -258,7 +258,7 @@ def test_waiting_for_seats_and_behind():
     assert [say(world, id)[1] for id in "bcd"] == [
         "Waiting for a turn since step 1 (1.0 ms): needs 2 seats, 1 free, 1 short. 0 requests are ahead.",
         "Waiting for a turn since step 1 (1.0 ms): needs 2 seats, 1 free, 1 short. 1 request is ahead.",
-        "Waiting for a turn since step 1 (1.0 ms): others come first. 2 requests are ahead.",
+        "Waiting for a turn since step 1 (1.0 ms): other requests come first. 2 requests are ahead.",
     ]
 
 
@@ -286,7 +286,7 @@ def test_waiting_for_the_budget():
 def test_the_rules_that_nothing_produces_yet_have_a_sentence_too():
     """Whatever else is added to the closed list, its numbers are told."""
     told = {"need": 3, "have": 1, "short": 2, "unit": "blocks", "ahead": 1, "since_step": 4, "since_ms": 2.0}
-    for rule in RULES.keys() - {"blocks", "latent", "seats", "budget", "order", "model", "grammar"}:
+    for rule in RULES.keys() - {"blocks", "reservation", "latent", "seats", "budget", "order", "model", "grammar"}:
         on = {"space": "space", "turn": "a turn", "input": "input"}[RULES[rule]]
         assert waiting(StandingWait(on=RULES[rule], rule=rule, **told)) == (
             f"Waiting for {on} since step 4 (2.0 ms): {rule}: needs 3 blocks, has 1, 2 short. 1 request is ahead."
@@ -325,22 +325,22 @@ def test_an_answer_that_was_finished_and_not_delivered():
         story.fold(event)
     assert tell(request_view(story, story.record("a"), 0))[0] == (
         "a finished (length) after 1.1 ms: 10 prompt positions, 1 token emitted. The rest of its answer was not "
-        "delivered: its client took nothing for too long."
+        "delivered: its client stopped reading."
     )
 
 
 @pytest.mark.parametrize(
     ("sentence", "known", "asks", "options"),
     [
-        ("Reused 0 of 16 prompt positions: prefix reuse is off.", [PROMPT], PROMPT, {"prefix_cache": False}),
+        ("Reused 0 of 16 prompt positions: prefix caching is off.", [PROMPT], PROMPT, {"prefix_cache": False}),
         ("Reused 0 of 16 prompt positions: no known prefix starts like this one.", [], PROMPT, {}),
-        ("Reused 8 of 16 prompt positions: the nearest known prefix differs from position 10 on.",
+        ("Reused 10 of 16 prompt positions: the nearest known prefix differs from position 10 on.",
          [[*PROMPT[:10], 99, 99]], PROMPT, {}),
-        ("Reused 4 of 16 prompt positions: the block from position 4 on had been evicted.",
+        ("Reused 4 of 16 prompt positions: the block from position 4 on had been evicted by step 2.",
          [PROMPT, list(range(100, 125))], PROMPT, {"blocks": 8}),
-        ("Reused 12 of 16 prompt positions: that is every whole block before its last position.",
+        ("Reused 15 of 16 prompt positions: the last position is always computed.",
          [PROMPT], PROMPT, {}),
-        ("Reused 0 of 4 prompt positions: it has no whole block before its last position.",
+        ("Reused 3 of 4 prompt positions: the last position is always computed.",
          [PROMPT], PROMPT[:4], {}),
     ],
 )  # fmt: skip
@@ -358,14 +358,14 @@ def test_waiting_to_resume_and_afterwards():
         "new is waiting to resume: it was preempted once.",
         "Waiting for space since step 4 (1.0 ms): needs 4 blocks, 3 free and 0 reusable, 1 short. old holds 5. "
         "0 requests are ahead.",
-        "Reused 0 of 11 prompt positions: prefix reuse is off.",
+        "Reused 0 of 11 prompt positions: prefix caching is off.",
         "Preempted once, so that old could go on: lost 13 positions, found 0 of them again, recomputed 0.",
         "Its time: decode 2.0 ms (47%), prefill 1.2 ms (29%), preempted for space, blocks 1.0 ms (23%).",
     ]
     world.run()
     assert say(world, "new") == [
         "new finished (length) after 14.5 ms: 11 prompt positions, 9 tokens emitted.",
-        "Reused 0 of 11 prompt positions: prefix reuse is off.",
+        "Reused 0 of 11 prompt positions: prefix caching is off.",
         "Preempted once, so that old could go on: lost 13 positions, found 0 of them again, recomputed 13.",
         "Its time: decode 7.1 ms (49%), preempted for space, blocks 5.0 ms (35%), prefill 1.2 ms (9%), recompute "
         "1.1 ms (8%).",

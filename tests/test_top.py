@@ -86,7 +86,7 @@ def test_turns_are_told_in_one_line_too():
     world.step()
     assert words(world, "a") == "prefill: 8 of 20 prompt positions"
     assert words(world, "b") == "the step's budget is spent"
-    assert words(world, "c") == "others come first, 1 ahead"
+    assert words(world, "c") == "other requests come first, 1 ahead"
     world.run()
     assert words(world, "a").startswith("length, 3 tokens in ")
 
@@ -340,7 +340,7 @@ def test_once_prints_one_screen_and_json_the_same_numbers(server: FakeServer, ca
         record = server.record("stands")
     assert "stands" in told and "1 running, 0 waiting" in told and "\x1b" not in told
     assert view["source"] == server.url and view["seats"] == {"used": 1, "total": 8}
-    assert view["pool"]["blocks"] == {"total": 64, "live": 1, "reusable": 0, "free": 63}
+    assert view["pool"]["blocks"] == {"total": 64, "live": 1, "reusable": 1, "free": 62}
     assert view["pool"]["owners"] == [{"id": "stands", "blocks": 1, "shared": 0}]
     (mine,) = [request for request in view["requests"] if request["id"] == "stands"]
     assert {**record, "words": mine["words"]} | TIMES == mine | TIMES
@@ -433,7 +433,7 @@ def test_a_follower_connects_again_where_it_was_and_is_told_of_gaps(monkeypatch:
     view = watching.view(steps=1, requests=1, ended=0)
     assert (view.model, view.pool.blocks.total, view.seats.total) == ("tiny", 9, 3)
     assert list(watching.board.story.live) == ["b"]
-    assert watching.note() == ("q quits · connecting again: the server ended the stream · events 3 to 7 were missed")
+    assert watching.note() == ("q quits · reconnecting: the server ended the stream · events 3 to 7 were missed")
     with pytest.raises(HeadwayError, match="no key"):
         watching.hear(HeadwayError("no key"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headway.core.events import Admitted
 from headway.core.request import Stage
 from world import World
 
@@ -59,14 +60,16 @@ def test_identical_prompts_without_a_prefix_cache_are_both_processed():
     assert world.story.record("b").miss.why == "off"
 
 
-def test_with_one_the_second_reuses_whole_blocks_and_still_computes_its_last_position():
+def test_with_one_the_second_reuses_whole_blocks_and_a_copy_of_the_last_and_still_computes_its_last_position():
     world = World(prefix_cache=True)
     prompt = list(range(64))  # exactly four whole blocks
     world.add("a", prompt, max_tokens=1)
     world.run()
     world.add("b", prompt, max_tokens=1)
     world.run()
-    assert (world.counts("b").reused, world.counts("b").prefilled) == (48, 16)
+    assert (world.counts("b").reused, world.counts("b").prefilled) == (63, 1)
+    (a, b) = (next(event for event in world.events if isinstance(event, Admitted) and event.id == id) for id in "ab")
+    assert a.tables[0][:3] == b.tables[0][:3] and a.tables[0][3] != b.tables[0][3]
     assert world.said["a", 0] == world.said["b", 0]
 
 

@@ -96,6 +96,7 @@ class World:
             cost_ns=linear_cost(step_ns=1_000_000, position_ns=10_000),
         )  # fmt: skip
         self.pool = BlockPool(blocks, block_tokens)
+        options.setdefault("admit", "optimistic")  # so that requests get in each other's way
         self.model = text_model(
             self.executor, StateMemory(self.pool, prefix_cache=prefix_cache),
             EngineOptions(**options), drafters=drafters,  # type: ignore[arg-type]

@@ -2,14 +2,20 @@
 
     python embed_peer.py KIND MODEL        KIND: sentence-transformers, onnxruntime, openvino
 
-Reads lines of JSON, {"clients", "seconds", "batch", "texts"}, and answers each with {"texts_per_s", "p99_ms"}.
+Tells the port of an HTTP server over it (see `serve`). Reads lines of JSON, {"clients", "seconds", "batch", "texts"},
+and answers each with {"texts_per_s", "p99_ms"}.
 `texts` is a file with one text a line; a client asks for the next one as soon as it has the vector of the one before.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
 import json
+import queue
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -92,11 +98,48 @@ def measure(embed: Callable[[Sequence[str]], Any], texts: Sequence[str], ask: di
     return {"texts_per_s": len(latencies) / took_s, "p99_ms": 1e3 * latencies[int(0.99 * (len(latencies) - 1))]}
 
 
+def serve(embed: Callable[[Sequence[str]], Any]) -> int:
+    """The leanest HTTP server there can be over a queue: what waits is embedded together, up to `batch`. Returns its
+    port; the batch size is the path: POST /8."""
+    waiting: queue.SimpleQueue[tuple[int, str, asyncio.Future[bytes]]] = queue.SimpleQueue()
+    started: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                text = json.loads(await reader.readexactly(length))["input"]
+                future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+                waiting.put((int(head.split(b" ", 2)[1][1:]), text, future))
+                body = json.dumps({"data": [{"embedding": base64.b64encode(await future).decode()}]}).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+    async def listen() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        started.put(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    def work(loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            taken = [waiting.get()]
+            while len(taken) < taken[0][0] and not waiting.empty():
+                taken.append(waiting.get())
+            vectors = embed([text for _, text, _ in taken])
+            for (_, _, future), vector in zip(taken, vectors, strict=True):
+                loop.call_soon_threadsafe(future.set_result, vector.astype("<f4").tobytes())
+
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_until_complete, args=(listen(),), daemon=True).start()
+    threading.Thread(target=work, args=(loop,), daemon=True).start()
+    return started.get()
+
+
 def main(kind: str, model: str) -> None:
     makers = {"sentence-transformers": sentence_transformers, "onnxruntime": onnxruntime, "openvino": openvino}
     embed = makers[kind](Path(model))
     embed(["warm", "up"])
-    print(json.dumps({"ready": kind}), flush=True)
+    print(json.dumps({"port": serve(embed)}), flush=True)
     for line in sys.stdin:
         ask = json.loads(line)
         texts = Path(ask["texts"]).read_text().splitlines()

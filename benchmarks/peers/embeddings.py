@@ -72,7 +72,7 @@ class Peer:
         model = model_folder() if name == "sentence-transformers" else folder / "onnx"
         words = [str(folder / name / "bin" / "python"), str(HERE / "embed_peer.py"), name, str(model)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._line()
+        self.port: int = self._line()["port"]
 
     def _line(self) -> Any:
         assert self._process.stdout is not None
@@ -119,7 +119,9 @@ def headway(weights: str) -> Iterator[int]:
             process.terminate()
 
 
-async def load(port: int, given: list[str], clients: int, seconds: float) -> dict[str, float]:
+async def load(
+    port: int, given: list[str], clients: int, seconds: float, path: str = "/v1/embeddings"
+) -> dict[str, float]:
     """Closed loop over kept connections, as cheap as a client can be: its cost is on the same cores."""
     place, latencies, ends = iter(range(1 << 30)), [], time.perf_counter() + seconds
     begun = time.perf_counter()
@@ -130,7 +132,8 @@ async def load(port: int, given: list[str], clients: int, seconds: float) -> dic
             text = given[next(place) % len(given)]
             body = json.dumps({"model": "minilm-l6", "input": text, "encoding_format": "base64"}).encode()
             asked_at = time.perf_counter()
-            writer.write(b"POST /v1/embeddings HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n")
+            writer.write(b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\n" % path.encode())
+            writer.write(b"content-type: application/json\r\n")
             writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
             answer = await reader.readuntil(b"\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 200"), answer
@@ -173,12 +176,15 @@ def run(folder: Path, seconds: float, rounds: int, weights: list[str]) -> dict[s
                 for name, port in ports.items():
                     sides.setdefault(name, []).append(asyncio.run(load(port, given, clients, seconds)))
                 for name, peer in peers.items():
-                    sides.setdefault(name, []).append(peer.ask(clients=clients, batch=best[name], **ask))
+                    bare = peer.ask(clients=clients, batch=best[name], **ask)
+                    sides.setdefault(f"{name}, in process", []).append(bare)
+                    served = asyncio.run(load(peer.port, given, clients, seconds, f"/{best[name]}"))
+                    sides.setdefault(f"{name}, served", []).append(served)
             for name, found in sides.items():
                 row = {key: median(each[key] for each in found) for key in ("texts_per_s", "p99_ms")}
                 rows.append({"clients": clients, "side": name, **row})
                 print(
-                    f"{clients:3} clients  {name:24} {row['texts_per_s']:7.0f} texts/s  p99 {row['p99_ms']:7.1f} ms",
+                    f"{clients:3} clients  {name:34} {row['texts_per_s']:7.0f} texts/s  p99 {row['p99_ms']:7.1f} ms",
                     file=sys.stderr,
                 )
     return {"what": "embeddings of minilm-l6, mixed lengths", "rows": rows, "best_batch": best, **machine()}

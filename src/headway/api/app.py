@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headway.api import openapi
-from headway.api.routes import completions, evaluations, event_stream, introspection, models, tokens
+from headway.api.routes import completions, evaluations, event_stream, images, introspection, models, tokens
 from headway.core.errors import HeadwayError, InvalidRequest
 from headway.front.exchange import Exchanges, exchange
 from headway.front.guard import Guard
@@ -39,6 +39,7 @@ def make_app(front: Front, guard: Guard | None = None) -> ASGIApp:
         routes=[
             *completions.routes,
             *evaluations.routes,
+            *images.routes,
             *tokens.routes,
             *introspection.routes,
             *event_stream.routes,

@@ -17,8 +17,9 @@ from headway.api.bodies.generation import (
     ChatBody,
     CompletionBody,
 )
+from headway.api.bodies.images import IMAGES_AT_ONCE, MOST_PROMPT_CHARACTERS, SIZE, ImagesBody
 from headway.api.bodies.inputs import INPUT_TYPES
-from headway.api.bodies.known import ENCODERS, IGNORED, IGNORED_NAMES, UNSUPPORTED
+from headway.api.bodies.known import ENCODERS, IGNORED, IGNORED_NAMES, IMAGES, UNSUPPORTED
 from headway.api.bodies.prompts import REASONING_EFFORTS, RESERVED, VARIABLE
 from headway.api.bodies.rerank import RerankBody
 
@@ -85,10 +86,21 @@ _DETAILS: dict[str, Json] = {
         ]
     },
     "priority": {"description": "lower first; it has an effect only with --policy priority"},
+    "user": {"description": "whose share of the service it counts against, with --policy fair; else without effect"},
     "reasoning_effort": {"enum": [*REASONING_EFFORTS, None]},
     "stop": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": MOST_STOPS}]},
     "tools": {"items": {"type": "object"}},
 }  # fmt: skip
+#: Of `/v1/images/generations`, where they say something else.
+_OF_IMAGES: dict[str, Json] = {
+    "deadline_ms": {"description": "from arrival to the complete answer; whether it was met is told"},
+    "n": {"minimum": IMAGES_AT_ONCE.low, "maximum": IMAGES_AT_ONCE.high},
+    "negative_prompt": {"maxLength": MOST_PROMPT_CHARACTERS},
+    "output_format": {"enum": ["png"]},
+    "prompt": {"minLength": 1, "maxLength": MOST_PROMPT_CHARACTERS, "pattern": r"\S"},
+    "response_format": {"enum": ["b64_json"]},
+    "size": {"pattern": f"^({SIZE.pattern}|auto)$", "description": "in pixels; auto is the model's own"},
+}
 #: Of `/tokenize` too.
 _OF_TEMPLATES = ("chat_template_kwargs", "reasoning_effort")
 
@@ -102,7 +114,8 @@ def schemas(
     _, found = msgspec.json.schema_components([*bodies, *answers, ChatMessage], ref_template=SCHEMAS + "/{name}")
     plain: dict[str, Json] = {name: _plain(schema) for name, schema in found.items()}
     for body in bodies:
-        _describe(plain[body.__name__], models.get(body), _unsupported(body))
+        details = _DETAILS | _OF_IMAGES if body is ImagesBody else _DETAILS
+        _describe(plain[body.__name__], models.get(body), _unsupported(body), details)
     if CompletionBody in bodies:
         said = {"default": DEFAULT_COMPLETION_TOKENS, "description": "null asks for what fits"}
         plain[CompletionBody.__name__]["properties"]["max_tokens"] |= said
@@ -113,15 +126,19 @@ def _unsupported(body: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]] | Non
     """Known fields without support, and their harmless values; None for a body that only has its own fields."""
     if issubclass(body, ChatBody | CompletionBody):
         return UNSUPPORTED
+    if body is ImagesBody:
+        return IMAGES
     return ENCODERS if issubclass(body, EmbeddingsBody | RerankBody) else None
 
 
-def _describe(schema: Json, model: str | None, unsupported: dict[str, tuple[Any, ...]] | None) -> None:
-    """Add what the struct of a body does not say. Null counts as absent."""
+def _describe(
+    schema: Json, model: str | None, unsupported: dict[str, tuple[Any, ...]] | None, said: Mapping[str, Json]
+) -> None:
+    """Add what the struct of a body does not say: `said` of its fields. Null counts as absent."""
     generating = unsupported is not None
     properties = schema["properties"]
     for name, about in properties.items():
-        details = _DETAILS.get(name, {}) if generating or name in _OF_TEMPLATES else {}
+        details = said.get(name, {}) if generating or name in _OF_TEMPLATES else {}
         if "anyOf" in details:
             about.pop("type", None)
         about |= _range(name) | details

@@ -21,6 +21,7 @@ import headway
 from headway.api.answers import documents
 from headway.api.bodies.embeddings import EmbeddingsBody
 from headway.api.bodies.generation import ChatBody, CompletionBody
+from headway.api.bodies.images import ImagesBody
 from headway.api.bodies.rerank import RerankBody
 from headway.api.describe import SCHEMAS, Json, schemas
 from headway.api.routes.introspection import MOST_ON_A_PAGE, PAGE
@@ -50,6 +51,7 @@ REFUSALS = {
     409: "A live request has that `x-request-id`.",
     413: "The body is larger than `--max-body`, or has more values than could be served.",
     415: "The body's `content-encoding` is not gzip, deflate or identity.",
+    422: "With `--policy deadline`: `deadline_ms` cannot be met, by what recent steps took.",
     429: "The queue is full; `retry-after` says in how many seconds to retry.",
     499: "The request was cancelled.",
     500: "An internal error.",
@@ -59,7 +61,7 @@ REFUSALS = {
 #: Whatever is asked, this may be the answer.
 _ALWAYS = (400, 403, 413, 500)
 _READING = (408, 415)
-_GENERATING = (404, 408, 409, 415, 429, 499, 503, 504)
+_GENERATING = (404, 408, 409, 415, 422, 429, 499, 503, 504)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/rerank"): Operation(
         "rerank", "Documents in the order of their relevance for a query.", (documents.Reranking,), _GENERATING,
         RerankBody,
+    ),
+    ("POST", "/v1/images/generations"): Operation(
+        "create_image", "Images of a prompt.", (documents.Images, _STREAM), _GENERATING, ImagesBody
     ),
     ("POST", "/tokenize"): Operation(
         "tokenize", "The token ids of a prompt, or of messages.", (documents.Tokens,), (404, *_READING), TokenizeBody
@@ -180,7 +185,7 @@ def document(models: Mapping[str, str], *, needs_key: bool) -> Json:
 
 def _names(bodies: Iterable[type[msgspec.Struct]], models: Mapping[str, str]) -> dict[type[msgspec.Struct], str]:
     """For each body the name of a model that serves it, if there is one."""
-    makes: dict[type[msgspec.Struct], str] = {EmbeddingsBody: "vector", RerankBody: "score"}
+    makes: dict[type[msgspec.Struct], str] = {EmbeddingsBody: "vector", RerankBody: "score", ImagesBody: "pixels"}
     return {body: models[kind] for body in bodies if (kind := makes.get(body, "tokens")) in models}
 
 

@@ -6,6 +6,7 @@ This package imports quickly: what reads files is loaded when `resolve` needs it
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ def resolve(
         location = hub.fetch(name, offline)
     else:
         raise not_found(name)
-    return load(name, location, where)
+    return load(name, location, where, partial(resolve, progress=progress, cache=cache, offline=offline))
 
 
 def _on_disk(name: str) -> Path | None:

@@ -66,6 +66,38 @@ class Modules:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One part of a diffusion model: its folder, the name of diffusers' class for it, and its config."""
+
+    folder: Path
+    kind: str
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a diffusion model is made of, as its `model_index.json` says it.
+
+    denoiser        predicts what is noise in a latent; its role is `transformer` or `unet`
+    autoencoder     latents to pixels
+    noise           the noise scheduler, which has no weights
+    text            the encoder whose last hidden states the denoiser attends to
+    max_tokens      longest prompt, special tokens included
+    unconditional   the prompt of the other side of guidance, where none is given
+    steps, guidance what an image gets that does not say
+    """
+
+    denoiser: Part
+    autoencoder: Part
+    noise: Part
+    text: ModelFiles
+    max_tokens: int
+    unconditional: str = ""
+    steps: int = 20
+    guidance: float = 1.0
+
+
+@dataclass(frozen=True)
 class ModelFiles:
     """What the rest of Headway knows about a model before it is loaded.
 
@@ -80,7 +112,8 @@ class ModelFiles:
     eos_ids        every token that ends an answer (config, generation config and tokenizer together)
     special        strings that templates refer to, such as {"eos_token": "<|im_end|>"}
     source         one line for people: where the files came from
-    modules        what surrounds an encoder; None for a model that writes text
+    modules        what surrounds an encoder; None for a model of another kind
+    pipeline       the parts of a diffusion model
     """
 
     name: str
@@ -96,15 +129,20 @@ class ModelFiles:
     special: dict[str, str]
     source: str
     modules: Modules | None = None
+    pipeline: Pipeline | None = None
 
     @property
     def pattern(self) -> Pattern:
-        """What repeats: an encoder's inputs are evaluated once."""
+        """What repeats: a latent's updates; nothing, for an encoder's inputs are evaluated once; or tokens."""
+        if self.pipeline is not None:
+            return "image"
         return "text" if self.modules is None else "embed"
 
     @property
-    def output(self) -> Literal["tokens", "vector", "score"]:
+    def output(self) -> Literal["tokens", "vector", "score", "pixels"]:
         """What a caller can use of it."""
+        if self.pipeline is not None:
+            return "pixels"
         if self.modules is None:
             return "tokens"
         return "score" if any(name.endswith(SCORES) for name in self.config.get("architectures") or ()) else "vector"
@@ -112,6 +150,8 @@ class ModelFiles:
     @property
     def max_context(self) -> int | None:
         """Positions of the longest input, if the files say it; an encoder's learned positions may allow fewer."""
+        if self.pipeline is not None:
+            return self.pipeline.max_tokens
         longest = self.config.get("max_position_embeddings")
         most = None if self.modules is None else self.modules.max_tokens
         return longest if most is None else min(most, longest or most)
@@ -119,6 +159,8 @@ class ModelFiles:
     @property
     def graph(self) -> tuple[str, ...]:
         """The model's work on one input, stage by stage."""
+        if self.pipeline is not None:
+            return ("encode ×1", "update ×N", "decode_pixels ×1")
         if self.modules is None:
             return ("prefill ×1", "decode ×(tokens − 1)")
         if self.output == "score":

@@ -24,23 +24,25 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
 
 
-def load(name: str, location: Location) -> ModelFiles:
-    """Read everything but the weights. Raises UnsupportedModel for pickled or quantised weights, ModelNotFound for
-    a missing file, ArtifactError for a damaged one."""
+def load(name: str, location: Location, words: Path | None = None) -> ModelFiles:
+    """Read everything but the weights; the tokenizer's files may lie in a folder of their own, `words`. Raises
+    UnsupportedModel for pickled or quantised weights, ModelNotFound for a missing file, ArtifactError for a damaged
+    one."""
     folder = location.path
+    words = words or folder
     config = required(folder / "config.json") if location.config is None else location.config
     if "quantization_config" in config:
         raise UnsupportedModel(name, "quantised weights (quantization_config in config.json)")
-    if not (folder / "tokenizer.json").is_file():
+    if not (words / "tokenizer.json").is_file():
         raise ModelNotFound(
-            f"tokenizer.json not found in {folder}; other files (tokenizer.model, vocab.json) are not read, "
+            f"tokenizer.json not found in {words}; other files (tokenizer.model, vocab.json) are not read, "
             "convert them with the transformers library"
         )
-    tokenizer_config = optional(folder / "tokenizer_config.json")
+    tokenizer_config = optional(words / "tokenizer_config.json")
     around = location.modules or modules.read(name, folder, config, tokenizer_config)
     shards, tensors = _weights(name, folder, around)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    special = _special(tokenizer_config, optional(folder / "special_tokens_map.json"))
+    tokenizer = Tokenizer.from_file(str(words / "tokenizer.json"))
+    special = _special(tokenizer_config, optional(words / "special_tokens_map.json"))
     bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
     eos_ids = _eos_ids(config, optional(folder / "generation_config.json"), tokenizer, special)
     for id in eos_ids if around is None else ():
@@ -51,7 +53,7 @@ def load(name: str, location: Location) -> ModelFiles:
         config=config,
         tensors=tensors,
         weights_bytes=sum(shard.stat().st_size for shard in shards),
-        tokenizer=folder / "tokenizer.json",
+        tokenizer=words / "tokenizer.json",
         chat_template=_chat_template(folder, tokenizer_config),
         bos_id=bos_id,
         add_bos=bos_id is not None and _adds_bos(tokenizer, tokenizer_config, bos_id),
@@ -67,15 +69,15 @@ def _weights(name: str, folder: Path, around: Modules | None) -> tuple[list[Path
     onnx = folder / "model.onnx"
     if around is not None and onnx.is_file() and not any(folder.glob("*.safetensors*")):
         return [onnx], OnnxTensors(name, onnx)
-    shards = dict.fromkeys(_shards(name, folder), "")
+    shards = dict.fromkeys(shards_of(name, folder), "")
     shards |= {_dense_file(name, folder, stage): f"{stage.folder}." for stage in (around.dense if around else ())}
     return list(shards), FolderTensors(name, shards)
 
 
-def _shards(name: str, folder: Path) -> list[Path]:
-    """The safetensors files, in order, each once."""
-    index = folder / "model.safetensors.index.json"
-    single = folder / "model.safetensors"
+def shards_of(name: str, folder: Path, stem: str = "model") -> list[Path]:
+    """The safetensors files, in order, each once. Raises ModelNotFound, or UnsupportedModel for other weights."""
+    index = folder / f"{stem}.safetensors.index.json"
+    single = folder / f"{stem}.safetensors"
     if index.exists():
         shards = [folder / shard for shard in dict.fromkeys(required(index)["weight_map"].values())]
     else:
@@ -87,7 +89,7 @@ def _shards(name: str, folder: Path) -> list[Path]:
         return shards
     other = [path for suffix in ("*.bin", "*.pt", "*.pth", "*.onnx") for path in sorted(folder.rglob(suffix))]
     if not other:
-        raise ModelNotFound(f"{folder} has no weights (model.safetensors, or its index and shards)")
+        raise ModelNotFound(f"{folder} has no weights ({stem}.safetensors, or its index and shards)")
     kind = "ONNX weights" if other[0].suffix == ".onnx" else "pickled weights, which can run code when read"
     raise UnsupportedModel(name, f"{kind} ({other[0].name}; only safetensors are read)")
 

@@ -87,7 +87,7 @@ class OnnxTensors:
             stored = dict(self._stored(_message(value)) for number, value in parts if number == _GRAPH_INITIALIZER)
         except (StopIteration, IndexError, ValueError) as error:
             raise ArtifactError(
-                f"{path} is not an ONNX model, or is truncated ({error or 'it has no graph'})"
+                f"{path} is not an ONNX model, or is truncated ({str(error) or 'it has no graph'})"
             ) from error
         for node in nodes:
             if node.operator not in _OPERATORS:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from headway.artifacts import folder, gguf
+from headway.artifacts import folder, gguf, pipeline
 from headway.artifacts.cache import Cache
 from headway.artifacts.files import ModelFiles
 from headway.artifacts.location import Location
 from headway.core.errors import ModelNotFound
 
 
-def load(name: str, location: Location, cache: Cache) -> ModelFiles:
+def load(name: str, location: Location, cache: Cache, fetch: Callable[[str], ModelFiles]) -> ModelFiles:
     """Read everything but the weights. A GGUF file is known by its first bytes, whatever its name; a folder may hold
-    one in place of safetensors. Raises ModelNotFound if `location` holds no model, UnsupportedModel if it holds one
-    that needs something that is not implemented, ArtifactError for a damaged one."""
+    one in place of safetensors, or be a diffusion model, which may name another model that `fetch` brings. Raises
+    ModelNotFound if `location` holds no model, UnsupportedModel if it holds one that needs something that is not
+    implemented, ArtifactError for a damaged one."""
     if location.path.is_file():
         if not _is_gguf(location.path):
             raise ModelNotFound(f"{location.path} is not a model: {_what_else(location.path)}")
         return gguf.load(name, location, cache)
+    if (location.path / pipeline.INDEX).is_file():
+        return pipeline.load(name, location, fetch)
     config = location.config is not None or (location.path / "config.json").is_file()
     if config and any(location.path.glob("*.safetensors*")):
         return folder.load(name, location)

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from headway.cli.console import make_console
-from headway.core.config import Environment, yielding_threads
+from headway.core.config import NATIVE, Environment, yielding_threads
 from headway.core.errors import ConfigError
 
 if TYPE_CHECKING:  # numpy comes with them: too slow for --help
@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--draft", type=int, default=4, metavar="K", help="drafts only: tokens to guess at a time (default 4)"
+    )
+    parser.add_argument(
+        "--native", default="auto", choices=NATIVE, help="native kernels for attention, as for serve (default auto)"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="compute threads; default: one per core")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -106,6 +109,7 @@ def _load(args: argparse.Namespace, files: ModelFiles, blocks: int) -> Executor:
         blocks=blocks,
         weights=args.weights,
         threads=args.threads,
+        native=args.native,
     )
 
 

@@ -27,6 +27,8 @@ def start_panel(
             table.add_row(label, Text(value))
     products = "; ".join(dict.fromkeys(model.facts.kernels.get("products", "") for model in ready.models))
     table.add_row("compute", Text(f"{ready.threads} threads; {products}"))
+    for words in dict.fromkeys(model.facts.kernels.get("attention", "") for model in ready.models):
+        table.add_row("attention", Text(words))
     table.add_row("loaded in", Text(f"{ready.load_ms / 1000:.1f} s"))
     for field, origin in origins.items():
         value = getattr(options, field)
@@ -50,6 +52,11 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
             f"state (KV cache) in {facts.state_format}"
         )
         rows["seats"] = f"{model.seats} sequences"
+    if (images := facts.images) is not None:
+        rows["pool"] = f"{size(model.reserved_bytes)} of latents and features in {facts.state_format}"
+        rows["seats"] = f"{model.seats} images"
+        rows["images"] = f"{images.sizes}; {images.noise}"
+        return rows | {"prompts": f"up to {model.max_context} tokens"}
     return rows | {"step budget": f"{model.step_tokens} positions", "context": f"{model.max_context:,} positions"}
 
 
@@ -67,6 +74,7 @@ _EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0},
     ),
+    "pixels": ("/v1/images/generations", {"prompt": "a red fox"}),
     "vector": ("/v1/embeddings", {"input": "The capital of France is Paris."}),
     "score": (
         "/v1/rerank",

@@ -260,7 +260,7 @@ def _owners(pools: Sequence[PoolShown]) -> Text:
     ]
     if unowned := sum(pool.unowned for pool in pools):
         shown.append(f"being given back {unowned}")
-    return _label("owners") + (" · ".join(shown) or "nobody holds a block")
+    return _label("owners") + (" · ".join(shown) or "no blocks held")
 
 
 def _counters(counts: dict[str, int]) -> Text:

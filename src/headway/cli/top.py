@@ -39,7 +39,9 @@ _MOST_ROWS, _MOST_IN_JSON = 200, 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log", metavar="FILE", help="read an event log (serve --event-log), ask no server")
+    parser.add_argument(
+        "--log", metavar="FILE", help="read an event log (serve --event-log) instead of a running server"
+    )
     parser.add_argument("--once", action="store_true", help="print one screen and end, as without a terminal")
     parser.add_argument("--json", action="store_true", help="print what is on a screen as JSON and end")
     add_options(parser, ClientOptions)
@@ -104,12 +106,10 @@ class Watching:
 
     def note(self) -> str:
         """The last line of a screen that is followed."""
-        note = f"q quits · {f'connecting again: {self._lost}' if self._lost else 'following'}"
+        note = f"q quits · {f'reconnecting: {self._lost}' if self._lost else 'following'}"
         if self._missed is not None:
             first, last = self._missed.first, self._missed.last
-            note += (
-                f" · events {first:,} to {last:,} were missed" if last >= first else " · another server's story now"
-            )
+            note += f" · events {first:,} to {last:,} were missed" if last >= first else " · the server was restarted"
         return note
 
     def now_ns(self) -> int:

@@ -5,7 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from headway.core.plan import StepPlan, StepResult
+from headway.core.plan import Encode, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What images a diffusion model makes.
+
+    width, height   of its own size, in pixels
+    least, most     a side of another size; all sides are multiples of `multiple`
+    most_updates    updates of one image, at most
+    noise           the noise scheduler, in words
+    """
+
+    width: int
+    height: int
+    least: int
+    most: int
+    multiple: int
+    most_updates: int
+    noise: str = ""
+
+    def takes(self, width: int, height: int) -> bool:
+        """Whether it makes images of that size."""
+        if (width, height) == (self.width, self.height):
+            return True
+        return all(self.least <= side <= self.most and side % self.multiple == 0 for side in (width, height))
+
+    @property
+    def sizes(self) -> str:
+        """Which sizes it makes, in words."""
+        own = f"{self.width}x{self.height}"
+        if self.least > self.most:
+            return f"it makes {own} only"
+        return f"it makes {own}, and sides from {self.least} to {self.most} that are multiples of {self.multiple}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +52,7 @@ class ModelFacts:
     output        what a caller can use of it
     graph         the model's work on one input, stage by stage
     normalized    vectors leave with length 1
+    images        of a model that makes them
     """
 
     name: str
@@ -36,6 +70,7 @@ class ModelFacts:
     output: Literal["tokens", "vector", "score", "pixels"] = "tokens"
     graph: tuple[str, ...] = ()
     normalized: bool = False
+    images: ImageFacts | None = None
 
 
 class Executor(Protocol):
@@ -51,3 +86,20 @@ class Executor(Protocol):
     def facts(self) -> ModelFacts: ...
 
     def run(self, plan: StepPlan) -> StepResult: ...
+
+
+class LatentExecutor(Executor, Protocol):
+    """An executor that keeps a latent and features for each slot, from its `Encode` until it is told to forget it."""
+
+    def state_bytes(self, asked: Encode) -> int:
+        """What the slot of such an image holds, from its encoding to its pixels."""
+        ...
+
+    @property
+    def most_state_bytes(self) -> int:
+        """The most that a slot can hold."""
+        ...
+
+    def forget(self, slot: int) -> None:
+        """Nothing in this slot is needed any more. Does nothing for a slot that holds nothing."""
+        ...

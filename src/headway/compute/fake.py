@@ -120,18 +120,22 @@ class FakeExecutor:
             raise failure
         spans = plan.spans
         self._refuse_shared_writes(spans)
+        self._copy(plan.fills)
         results = tuple(self._evaluate(span) for span in spans)
         spoiled = tuple(place for place, span in enumerate(spans) if self.spoils(span))
         for span in (spans[place] for place in spoiled):
             for position in range(span.start, span.end):
                 self._slots[self._slot(span, position)] = _EMPTY
-        size = self._block_tokens
-        copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in plan.copies]
-        for target, content in copied:
-            self._slots[target * size : (target + 1) * size] = content
+        self._copy(plan.copies)
         if self._clock is not None:
             self._clock.advance(self._cost_ns(plan))
         return StepResult(results, spoiled)
+
+    def _copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        size = self._block_tokens
+        copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in pairs]
+        for target, content in copied:
+            self._slots[target * size : (target + 1) * size] = content
 
     def _evaluate(self, span: Span) -> SpanResult:
         """The span's tokens, their logprobs and the known tokens' scores, where they are asked for."""

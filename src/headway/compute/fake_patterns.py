@@ -7,13 +7,13 @@ of all that made it: an update that is left out, done twice, or done to another'
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 from math import hypot
 from typing import Literal
 
-from headway.compute.executor import ModelFacts
+from headway.compute.executor import ImageFacts, ModelFacts
 from headway.compute.fake import no_cost
 from headway.core.clock import ModelledClock
 from headway.core.errors import InvariantError
@@ -25,6 +25,7 @@ from headway.core.plan import (
     ItemResult,
     Latent,
     Pixels,
+    Spent,
     StepPlan,
     StepResult,
     Update,
@@ -40,12 +41,13 @@ def expected_vector(input: Evaluate, values: int = 4) -> bytes:
     return b"".join(struct.pack("<f", int.from_bytes(digest[:2], "little")) for digest in digests)
 
 
-def expected_pixels(tokens: Sequence[int], seed: int, updates: int) -> bytes:
-    """The pixels that the fake diffusion model must give."""
-    latent = _hash(seed, *tokens)
-    for index in range(updates):
-        latent = _updated(latent, index, updates)
-    return _pixels(latent)
+def expected_picture(asked: Encode, preview_after: int | None = None) -> bytes:
+    """The pixels that the fake diffusion model must give, whatever else is in its steps: of an image, or of its
+    preview after so many updates."""
+    latent = _begun(asked)
+    for index in range(asked.updates if preview_after is None else preview_after):
+        latent = _updated(latent, index, asked.updates)
+    return _pixels(latent, asked, preview=preview_after is not None)
 
 
 class FakeEncoder:
@@ -91,43 +93,68 @@ class FakeEncoder:
 
 
 class FakeDiffusion:
-    """Implements `Executor`: latents by slot. `run` moves `clock` by `cost_ns(plan)`."""
+    """Implements `LatentExecutor`: latents by slot, until `forget`. `run` moves `clock` by `cost_ns(plan)`, and tells
+    what the updates of a step spent, where it has nothing else and all are of one size. `images` are the sizes that
+    it makes, and `latent_bytes` what it says that each takes."""
 
     def __init__(
         self,
         *,
         name: str = "fake-diffusion",
+        vocab: int = 997,
+        images: ImageFacts | None = None,
+        latent_bytes: int = 0,
         clock: ModelledClock | None = None,
         cost_ns: Callable[[StepPlan], int] = no_cost,
     ) -> None:
-        self.facts = _facts(name, "image", 77)
-        self._latents: dict[int, tuple[int, bytes]] = {}  # by slot: updates done, and the latent
+        facts = _facts(name, "image", 77)
+        self.facts = replace(
+            facts, vocab=vocab, output="pixels", graph=("encode ×1", "update ×N", "decode_pixels ×1"), images=images
+        )
+        self._latents: dict[int, tuple[Encode, int, bytes]] = {}  # by slot: what was asked, updates done, the latent
         self._clock, self._cost_ns = clock, cost_ns
+        self.most_state_bytes = latent_bytes
+
+    def state_bytes(self, asked: Encode) -> int:
+        return self.most_state_bytes
 
     def latent(self, slot: int) -> bytes:
-        """What a slot holds; empty before its first item."""
-        return self._latents.get(slot, (0, b""))[1]
+        """What a slot holds; empty before its first item, and once it is forgotten."""
+        found = self._latents.get(slot)
+        return found[2] if found else b""
+
+    def forget(self, slot: int) -> None:
+        """Nothing in this slot is needed any more."""
+        self._latents.pop(slot, None)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Evaluate `plan`. Raises InvariantError for an update out of its turn, or of a latent that is not there."""
         results = tuple(self._evaluate(item) for item in plan.items)
-        if self._clock is not None:
-            self._clock.advance(self._cost_ns(plan))
-        return StepResult(results)
+        if self._clock is None:
+            return StepResult(results)
+        cost_ns = self._cost_ns(plan)
+        self._clock.advance(cost_ns)
+        updated = [self._latents[item.slot][0] for item in plan.items if isinstance(item, Update)]
+        sizes = {(asked.width, asked.height) for asked in updated}
+        if len(updated) < len(results) or len(sizes) != 1:
+            return StepResult(results)
+        rows = sum(1 + asked.guided for asked in updated)
+        return StepResult(results, spent=(Spent("update", sizes.pop(), rows, cost_ns),))
 
     def _evaluate(self, item: Item) -> ItemResult:
         match item:
-            case Encode(slot=slot, tokens=tokens, seed=seed):
-                self._latents[slot] = 0, _hash(seed, *tokens)
+            case Encode(slot=slot):
+                self._latents[slot] = item, 0, _begun(item)
             case Update(slot=slot, index=index, of=of):
-                done, latent = self._latents.get(slot, (-1, b""))
-                if index != done:
-                    raise InvariantError(f"update {index} of slot {slot}, which has had {done}")
-                self._latents[slot] = index + 1, _updated(latent, index, of)
-            case DecodePixels(slot=slot):
+                asked, done, latent = self._latents.get(slot, (None, -1, b""))
+                if asked is None or (index, of) != (done, asked.updates):
+                    raise InvariantError(f"update {index} of {of} of slot {slot}, which has had {done}")
+                self._latents[slot] = asked, index + 1, _updated(latent, index, of)
+            case DecodePixels(slot=slot, preview=preview):
                 if slot not in self._latents:
                     raise InvariantError(f"slot {slot} holds no latent")
-                return Pixels(_pixels(self._latents[slot][1]))
+                asked, _, latent = self._latents[slot]
+                return Pixels(_pixels(latent, asked, preview=preview))
             case _:
                 raise InvariantError(f"a diffusion model was given {item}")
         return Latent()
@@ -147,8 +174,14 @@ def _facts(name: str, pattern: str, max_context: int) -> ModelFacts:
     )
 
 
-def _hash(*numbers: int) -> bytes:
+def _hash(*numbers: float) -> bytes:
     return blake2b(repr(numbers).encode(), digest_size=16).digest()
+
+
+def _begun(asked: Encode) -> bytes:
+    """Noise from the seed, beside the features of all that was asked."""
+    guidance = (*asked.negative, asked.guidance) if asked.guided else ()
+    return _hash(asked.seed, *asked.tokens, *guidance, asked.width, asked.height)
 
 
 def _of_length_1(values: bytes, size: int) -> bytes:
@@ -162,5 +195,8 @@ def _updated(latent: bytes, index: int, of: int) -> bytes:
     return blake2b(latent + repr((index, of)).encode(), digest_size=16).digest()
 
 
-def _pixels(latent: bytes) -> bytes:
-    return blake2b(latent, digest_size=16, person=b"pixels").digest()
+def _pixels(latent: bytes, asked: Encode, *, preview: bool) -> bytes:
+    """As many as were asked for, or a few where no size was."""
+    digest = blake2b(latent, digest_size=16, person=b"preview" if preview else b"pixels").digest()
+    count = asked.width * asked.height * 3 or len(digest)
+    return (digest * (count // len(digest) + 1))[:count]

@@ -32,6 +32,9 @@ from headway.core.request import MOST_DRAFTS
 
 __all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", "add_arguments", "read_options"]
 
+#: What `--native` may be: a choice, or a level of the native library by name.
+NATIVE = ("auto", "off", "avx512", "avx2", "neon", "generic")
+
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _MOST_AMOUNT = 1 << 60
 _SIZE = re.compile(r"(?P<number>[0-9]{1,40}(\.[0-9]{1,40})?) ?(?P<unit>B|[KMGT]iB|blocks)")
@@ -153,10 +156,10 @@ class ServeOptions:
     max_context: int | None = option(None, "maximum context length, in positions; default: the model's", whole, low=1)
     policy: str = option("fcfs", "which waiting request is next", choices=("fcfs", "priority", "deadline", "fair"))
     admit: str = option(
-        "optimistic",
-        "what a request needs free before it is admitted: space for its prompt, for its whole answer, or for what "
-        "history predicts",
-        choices=("optimistic", "reserve", "predict"),
+        "headroom",
+        "what must be free before a request is admitted: space for its prompt (optimistic), and a block for each "
+        "running sequence (headroom), for all answers in full (reserve), or for what recent answers predict",
+        choices=("optimistic", "headroom", "reserve", "predict"),
     )
     recovery: str = option(
         "warn", "what to do when most of the work is recomputation after preemptions", choices=("warn", "auto")
@@ -166,6 +169,11 @@ class ServeOptions:
         "auto",
         "data type of the state (KV cache); auto is fp32 with fp32 weights, else bf16",
         choices=("auto", "fp32", "bf16", "int8"),
+    )
+    native: str = option(
+        "auto",
+        "native kernels for attention: auto is the best level that this machine can run, off is torch alone",
+        choices=NATIVE,
     )
     threads: int | None = option(None, "compute threads; default: one per core", whole, low=1, high=1024)
     max_waiting: int = option(512, "maximum number of waiting requests; more are refused (429)", whole, low=1)
@@ -268,10 +276,8 @@ def _one_of(*values: str) -> Callable[[Any], bool]:
 
 #: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "policy": _one_of("deadline", "fair"),
-    "admit": _one_of("reserve", "predict"),
     "recovery": _one_of("auto"),
-    "weights": _one_of("int8", "int4"),
+    "weights": _one_of("int4"),
     "state": _one_of("int8"),
     "host_tier": _any,
     "disk_tier": _any,

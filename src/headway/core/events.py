@@ -28,7 +28,8 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
-    """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`)."""
+    """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
+    pool that is counted in bytes are bytes."""
 
     model: str
     blocks: int
@@ -121,7 +122,8 @@ class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
 
 
 class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
-    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence."""
+    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence; `price` are those of
+    them that it would have to compute again if it resumed at once, the rest being still reusable."""
 
     step: int
     id: str
@@ -129,6 +131,7 @@ class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
     indexes: tuple[int, ...]
     lost: tuple[int, ...]
     blocks: int
+    price: int = 0
 
 
 class Levels(msgspec.Struct, frozen=True):

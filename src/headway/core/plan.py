@@ -154,12 +154,30 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """A prompt becomes features, which are kept in `slot` beside a latent that starts as noise from `seed`."""
+    """A prompt becomes features, which are kept in `slot` beside a latent that starts as noise from `seed`.
+
+    updates         how often the latent will be updated
+    guidance        above 1 each update is evaluated twice, with the features of `tokens` and of `negative`, and goes
+                    so many times as far as from the second to the first (classifier-free guidance, Ho and Salimans
+                    2022); otherwise once, and `negative` is not encoded
+    width, height   of the pixels; 0 where the model has one size
+    previews        the latent will also be decoded before its last update
+    """
 
     slot: int
     tokens: tuple[int, ...]
     seed: int
+    updates: int = 1
+    negative: tuple[int, ...] = ()
+    guidance: float = 1.0
+    width: int = 0
+    height: int = 0
+    previews: bool = False
     cost: int = 1
+
+    @property
+    def guided(self) -> bool:
+        return self.guidance > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +192,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class DecodePixels:
-    """The latent in `slot` becomes pixels. It stays as it is."""
+    """The latent in `slot` becomes pixels; as a `preview`, what its last update expects it to become. It stays as it
+    is."""
 
     slot: int
+    preview: bool = False
     cost: int = 1
 
 
@@ -187,11 +207,14 @@ Item: TypeAlias = Span | Evaluate | Encode | Update | DecodePixels
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step of one model. `copies` are (source block, target block) pairs, carried out after all items were
-    evaluated (a forked sequence gets its own copy of the last, partly filled block)."""
+    evaluated (a forked sequence gets its own copy of the last, partly filled block). `fills` are such pairs too,
+    carried out before any item is evaluated: a known block agrees in part with what follows in a sequence, which goes
+    on with a copy of its own. Of either, all sources are read before any target is written."""
 
     step: int
     items: tuple[Item, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    fills: tuple[tuple[int, int], ...] = ()
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -237,7 +260,7 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """The result of a `DecodePixels`."""
+    """The result of a `DecodePixels`: rows from top to bottom, three bytes for each pixel (red, green, blue)."""
 
     data: bytes
 
@@ -247,10 +270,22 @@ ItemResult: TypeAlias = SpanResult | Vector | Latent | Pixels
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """How long one part of a step took: items of one `kind` and one `size` (an image's width and height in pixels,
+    for what depends on it), evaluated together in so many `rows` (a guided update has two)."""
+
+    kind: str
+    size: tuple[int, ...]
+    rows: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """`results[i]` is the result of `plan.items[i]`. `spoiled` are the places of items whose numbers came out not
     finite (NaN or infinite): their results have no meaning, and what they wrote is empty again, for what comes to lie
-    there next."""
+    there next. `spent` is told by executors whose parts take time of their own."""
 
     results: tuple[ItemResult, ...]
     spoiled: tuple[int, ...] = ()
+    spent: tuple[Spent, ...] = ()

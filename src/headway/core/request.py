@@ -50,6 +50,8 @@ MOST_LOGPROBS = 20
 MOST = 1 << 31
 #: Guesses at a time, at most.
 MOST_DRAFTS = 16
+#: Pictures of one image that leave before it is complete, at most.
+MOST_PREVIEWS = 3
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +59,16 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model         the served model's name; "" where only one is served
     deadline_ms   from arrival to the complete answer
+    caller        among whom shares are to be fair (`--policy fair`); "" is one as well
+    received_at   when it arrived (monotonic ns); None: when the engine takes it, which may be a step later
     """
 
     id: str
     priority: int = 0
     model: str = ""
     deadline_ms: float | None = None
+    caller: str = ""
+    received_at: int | None = None
 
     @property
     def positions(self) -> int:
@@ -140,15 +146,31 @@ class EmbedRequest(NewRequest, frozen=True, kw_only=True, tag="embed"):
 
 
 class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
-    """A prompt to be drawn in `updates` updates of a latent that starts as noise from `seed`."""
+    """A prompt to be drawn in `updates` updates of a latent that starts as noise from `seed`.
+
+    negative        what guidance leads away from: the tokens of a prompt of its own, or those of an empty one
+    guidance        see `plan.Encode`; above 1 it needs `negative`
+    width, height   of the pixels; 0 is the model's own
+    previews        how many pictures leave on the way, evenly spread, at most one after each update but the last
+    """
 
     prompt: tuple[int, ...]
     updates: int
     seed: int = 0
+    negative: tuple[int, ...] = ()
+    guidance: float = 1.0
+    width: int = 0
+    height: int = 0
+    previews: int = 0
 
     @property
     def positions(self) -> int:
-        return len(self.prompt)
+        """Positions that are to be evaluated before the first update."""
+        return len(self.prompt) + len(self.negative)
+
+
+#: What a caller sends, by pattern.
+AnyRequest: TypeAlias = TextRequest | EmbedRequest | ImageRequest
 
 
 class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
@@ -160,10 +182,11 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
 
 
 class Pictured(msgspec.Struct, frozen=True, tag="pictured"):
-    """The pixels of request `id`."""
+    """The pixels of request `id`, as in `plan.Pixels`: the completed image, or the `preview` of that number."""
 
     id: str
     pixels: bytes
+    preview: int | None = None
 
 
 class Emission(msgspec.Struct, frozen=True, tag="tokens"):
@@ -259,6 +282,9 @@ class Request:
     progress      its pattern's own; None once it is refused: there is none
     seats         seats it holds, or needs to be admitted: its parts that have not ended
     arrival       running number; smaller came first
+    caller        among whom shares are to be fair
+    cost          what it has to spend at least before it emits anything, as known on its arrival; only where
+                  deadlines are the order
     deadline_at   when its answer is due (monotonic ns); None: no deadline
     awaits        what must come from outside the step before it may queue, and the wait that says so, in order
     overtaken     how many later requests passed this one while it was the blocked head
@@ -272,6 +298,8 @@ class Request:
     progress: Any = None
     seats: int = 1
     deadline_at: int | None = None
+    caller: str = ""
+    cost: int = 0
     stage: Stage = Stage.RECEIVED
     verdict: Verdict | None = None
     awaits: dict[Input, Wait] = field(default_factory=dict)

@@ -17,8 +17,8 @@ TurnRule: TypeAlias = Literal["seats", "budget", "order", "model", "deadline"]
 #: What may be awaited from outside the step.
 Input: TypeAlias = Literal["reload", "grammar"]
 WaitRule: TypeAlias = SpaceRule | TurnRule | Input
-Unit: TypeAlias = Literal["blocks", "seats", "positions", "updates", "steps", "requests", "grammars", "bytes"]
-NeverRule: TypeAlias = Literal["pool", "context", "seats"]
+Unit: TypeAlias = Literal["blocks", "seats", "positions", "updates", "steps", "requests", "grammars", "bytes", "ms"]
+NeverRule: TypeAlias = Literal["pool", "context", "seats", "deadline"]
 
 #: Which answer each waiting rule belongs to; the closed list of the public contract.
 RULES: dict[WaitRule, On] = {
@@ -83,7 +83,9 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     """The request does not move in this step.
 
     `need`, `have` and `short` count `unit`s. `have` = `free` + `reusable` less the reusable blocks that the
-    request itself matched (they cannot be counted twice). `others` = holders beyond the five that are named.
+    request itself matched (they cannot be counted twice). `others` = holders beyond the five that are named. Where
+    the rule is `reservation`, what it needs now is there, and `kept` of its need are to be left for growth: `by` is
+    the admission that says so (`--admit`).
     """
 
     on: On
@@ -96,10 +98,12 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     reusable: int = 0
     holders: tuple[Holder, ...] = ()
     others: int = 0
+    kept: int = 0
+    by: str = ""
 
 
 class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind"):
-    """The request cannot be served even alone: it needs `need` `unit`s and `limit` is all there is.
+    """The request cannot be served even alone, or not in time: it needs `need` `unit`s and `limit` is all there is.
 
     `option` is the command-line option that raises the limit; None: it is the model's own.
     """

@@ -107,14 +107,19 @@ class Engine:
         refusal = never(worst, model.limits)
         at = self.clock.now_ns()
         self._arrivals += 1
-        due = None if new.deadline_ms is None else at + round(new.deadline_ms * 1e6)
-        request = Request(new.id, model.name, new.priority, self._arrivals, seats=worst.seats, deadline_at=due)
+        arrived = at if new.received_at is None else new.received_at
+        due = None if new.deadline_ms is None else arrived + round(new.deadline_ms * 1e6)
+        request = Request(
+            new.id, model.name, new.priority, self._arrivals, seats=worst.seats, deadline_at=due, caller=new.caller
+        )
+        if refusal is None:
+            request.progress = pattern.begin(new, model.limits.context)
+            refusal = model.too_late(request, new)
         if refusal is not None:
-            request.verdict = refusal
+            request.verdict, request.progress = refusal, None
             request.move(Stage.REFUSED)
             self.emit(Refused(at=at, id=new.id, reason=refusal.rule, verdict=refusal, model=model.name))
             return request
-        request.progress = pattern.begin(new, model.limits.context)
         request.awaits = pattern.awaits(new)
         self._wake(model)
         self.emit(pattern.arrived(new, request, at, queues.order(request)))
@@ -200,12 +205,15 @@ class Engine:
         flight = self._take_flight()
         pattern = flight.model.pattern
         books = Books(self.clock.now_ns())
+        for part in result.spent:
+            flight.model.durations.note(part.kind, part.size, part.rows, part.ns)
         spoiled = {flight.entries[place].request.arrival: flight.entries[place] for place in result.spoiled}
         failed = self._fail_all(flight.model, [entry.request for entry in spoiled.values()])
         for entry, entered in zip(flight.entries, result.results, strict=True):
             pattern.enter(entry, entered, books)
         for entry in spoiled.values():
             self._release(flight.model, entry.request, keep=False)
+        flight.model.queues.served(books.emissions)
         finished = self._settle(flight)
         self.emit(
             Committed(
@@ -332,6 +340,8 @@ class Engine:
         model, finished = flight.model, []
         for request in flight.requests():
             settled = model.pattern.settle(request)
+            for tokens in settled.answers if not request.ended else ():
+                model.answers.add(tokens)
             if request.ended:
                 self._release(model, request)
             elif settled.seats:

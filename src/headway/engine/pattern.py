@@ -19,6 +19,8 @@ from headway.core.events import Admitted, AnyEvent, Arrived, Forked, Member, Mov
 from headway.core.plan import StepPlan
 from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
 P = TypeVar("P")
@@ -29,7 +31,10 @@ class Space(Protocol):
 
     rule   how a wait for it is called: `blocks`, `latent`
     unit   what its numbers count
+    step   the step that is being planned: what is evicted, is evicted by it
     """
+
+    step: int
 
     @property
     def rule(self) -> SpaceRule: ...
@@ -81,13 +86,14 @@ NO_EXTRA = Extra((), 0)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One item of a step (`plan.Item`), and whose it is."""
+    """One item of a step (`plan.Item`), and whose it is; `fills` and `copies` as in `StepPlan`."""
 
     request: Request
     part: Any
     item: Any
     member: Member
     copies: tuple[tuple[int, int], ...] = ()
+    fills: tuple[tuple[int, int], ...] = ()
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -99,10 +105,12 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What a request needs after a step: `seats` seats, or, with none, its end for a `reason`."""
+    """What a request needs after a step: `seats` seats, or, with none, its end for a `reason`. `answers` are the
+    lengths of those of its answers that ended with the step."""
 
     seats: int
     reason: str = ""
+    answers: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -177,6 +185,15 @@ class Pattern(Protocol[NewT_contra]):
         InvariantError when the quoted space is not there."""
         ...
 
+    def least_work(self, request: Request, new: NewT_contra, answers: AnswerLengths) -> LeastWork:
+        """What is left of a request that came now at least, where `answers` tell how long others were."""
+        ...
+
+    def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
+        """What each part of a running request may still take, or, with its quote, of one that is to be admitted.
+        Nothing where all is taken at admission."""
+        ...
+
     def works(self, request: Request) -> list[Work]:
         """What a running request would do next, by part, in the order in which parts get their turn."""
         ...
@@ -225,6 +242,10 @@ class Pattern(Protocol[NewT_contra]):
 
     def holding(self, request: Request) -> tuple[int, int]:
         """Space that would be available if it left, and space that it shares with others, which would stay."""
+        ...
+
+    def price(self, request: Request, short: int) -> int:
+        """What it would have to compute again if it lost its state, and `short` of its space were taken at once."""
         ...
 
     def lose(self, request: Request) -> Lost:

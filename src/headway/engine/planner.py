@@ -8,6 +8,7 @@ The decisions are the policy's; space is taken here, at once and for good, so a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from headway.core.events import AnyEvent, Grown, Preempted, Stepped
 from headway.core.plan import StepPlan
@@ -15,7 +16,8 @@ from headway.core.request import Request, Stage
 from headway.core.verdict import Go, Holder, Wait
 from headway.engine.pattern import NO_EXTRA, Entry, Extra, Quote, Work
 from headway.engine.served import ServedModel
-from headway.policy import preempt
+from headway.policy import admit, preempt
+from headway.policy.admit import Kept, Outlook
 from headway.policy.budget import granted
 from headway.policy.waiting import Room, judge, look_further, no_budget
 
@@ -44,6 +46,8 @@ class Planner:
         self._moving: set[int] = set()
         self._behind: list[Request] = []
         self._holders: tuple[tuple[Holder, ...], int] | None = None
+        self._outlooks: list[Outlook] | None = None
+        self._pattern.space.step = step
 
     # -- the passes ------------------------------------------------------------------------------------------
 
@@ -75,17 +79,15 @@ class Planner:
 
     def admissions(self) -> None:
         """Judge the head of the queue, and behind a blocked head as far as `look_further` allows."""
-        queue = self._queues.waiting
         head: Request | None = None
-        place = behind = 0
-        while place < len(queue):
-            request = queue[place]
+        behind = 0
+        for request in self._queues.waiting.upcoming():
             if head is not None:
                 if not look_further(behind, head.overtaken, self._model.options.max_bypass):
                     break
                 behind += 1
             quote = self._pattern.quote(request, self._room.seats)
-            verdict = judge(quote.ask, self._room, self._name_holders)
+            verdict = judge(quote.ask, self._room, self._name_holders, partial(self._keep, request, quote))
             request.verdict = verdict
             if isinstance(verdict, Go):
                 self._admit(request, quote, verdict.positions)
@@ -94,9 +96,10 @@ class Planner:
                 continue
             self.waits[request.id] = verdict
             head = head or request
-            place += 1
             if verdict.rule == "budget":
                 break  # nobody behind may have what is left: it would never be enough for this one
+        if head is not None:
+            self._queues.waiting.block(head)
         self._head = head.id if head else None
 
     def rest(self) -> None:
@@ -132,7 +135,7 @@ class Planner:
     def _stands_back(self, request: Request) -> bool:
         """It moved in its model's last step, and others wait. So a document of many windows has every other step to
         itself at most, and those who wait the ones between; what they leave it has too."""
-        return self._pattern.yields and bool(self._queues.waiting) and request.arrival in self._model.moved
+        return self._pattern.yields and len(self._queues.waiting) > 0 and request.arrival in self._model.moved
 
     def _whole(self, request: Request, works: list[Work]) -> list[tuple[Request, Work]]:
         """Claim what a request's whole items spend, and the space that they lack, for as many of them as the step
@@ -178,12 +181,14 @@ class Planner:
         space = self._pattern.space
         while needed > space.free + space.reusable:
             victim = preempt.victim(self._queues.running, self._queues.order)
-            self._preempt(victim, by=request)
+            short = 0 if victim is request else needed - space.free - space.reusable
+            self._preempt(victim, by=request, short=short)
             if victim is request:
                 return False
         return True
 
-    def _preempt(self, victim: Request, by: Request) -> None:
+    def _preempt(self, victim: Request, by: Request, short: int) -> None:
+        price = self._pattern.price(victim, short)
         lost = self._pattern.lose(victim)
         self._queues.preempt(victim)
         self._emit(
@@ -195,6 +200,7 @@ class Planner:
                 lost=lost.units,
                 indexes=lost.indexes,
                 blocks=lost.space,
+                price=price,
             )
         )
 
@@ -204,8 +210,8 @@ class Planner:
         """Give the request its seats and its space, and its parts what the step has for them; the first has
         `grant`."""
         admitted = self._pattern.admit(request, quote, self._at, self._step)
-        self._queues.admit(request)
-        self._holders = None
+        self._queues.admit(request, quote.ask.cost)
+        self._holders = self._outlooks = None
         self._emit(admitted)
         first, *others = self._pattern.works(request)
         self.left = max(0, self.left - grant)
@@ -216,6 +222,20 @@ class Planner:
                 break
             self.left -= cost
             self._put(request, work, cost)
+
+    def _keep(self, request: Request, quote: Quote) -> Kept:
+        """What must be left when `request` is admitted; those who run are looked at once for all who ask."""
+        rule = self._model.options.admit
+        asks = [] if rule == "optimistic" else self._pattern.outlook(request, quote)
+        if not asks:
+            return admit.NOTHING_KEPT
+        if rule == "headroom":
+            return admit.headroom(self._queues.seats_used)
+        if self._outlooks is None:
+            self._outlooks = [each for other in self._queues.running for each in self._pattern.outlook(other)]
+        if rule == "reserve":
+            return admit.reserve(self._outlooks, asks)
+        return admit.predict(self._outlooks, asks, self._model.answers)
 
     @property
     def _room(self) -> Room:

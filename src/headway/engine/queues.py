@@ -8,12 +8,13 @@ ended      over, and named by a step that runs: its space is given back when tha
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headway.core.errors import DuplicateRequest, UnknownRequest
-from headway.core.request import Request, Stage
+from headway.core.request import AnyEmission, Emission, Request, Stage
 from headway.core.verdict import Input
+from headway.engine.line import FairLine, Line, SortedLine
+from headway.policy.fair import OUTPUT_WEIGHT, Counters
 from headway.policy.order import Order
 
 
@@ -21,9 +22,12 @@ class Queues:
     """The live requests of one model. An id may come back while its cancelled namesake still runs its last step, so
     inside requests are known by their arrival."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, *, fair: bool = False) -> None:
+        """`order` is that of who runs: the last in it is preempted first. It is that of who waits too, unless the
+        shares are to be `fair` among callers."""
         self.order = order
-        self.waiting: list[Request] = []
+        self._counters = Counters() if fair else None
+        self.waiting: Line = SortedLine(order) if self._counters is None else FairLine(self._counters)
         self.running: list[Request] = []
         self.awaiting: dict[int, Request] = {}
         self.seats_used = 0
@@ -40,7 +44,7 @@ class Queues:
     @property
     def idle(self) -> bool:
         """Whether no step could move anyone."""
-        return not self.waiting and not self.running
+        return not len(self.waiting) and not self.running
 
     def find(self, request_id: str) -> Request | None:
         """The request of that id that has not ended, or None."""
@@ -57,12 +61,14 @@ class Queues:
     def join(self, request: Request) -> None:
         """It arrived: into the queue, or beside it while it awaits something."""
         self._live[request.arrival] = self._by_id[request.id] = request
+        if self._counters is not None:
+            self._counters.come(request.caller)
         request.move(Stage.WAITING)
         if request.awaits:
             request.verdict = next(iter(request.awaits.values()))
             self.awaiting[request.arrival] = request
         else:
-            insort(self.waiting, request, key=self.order)
+            self.waiting.add(request)
 
     def supplied(self, request_id: str, what: Input) -> Request:
         """Something that a request awaited is there; with the last of it, it queues at the place that its arrival
@@ -74,12 +80,14 @@ class Queues:
         request.verdict = next(iter(request.awaits.values()), None)
         if not request.awaits:
             del self.awaiting[request.arrival]
-            insort(self.waiting, request, key=self.order)
+            self.waiting.add(request)
         return request
 
-    def admit(self, request: Request) -> None:
-        """From the queue to its seats."""
-        self._leave_queue(request)
+    def admit(self, request: Request, cost: int) -> None:
+        """From the queue to its seats, with `cost` to be spent for it at first."""
+        self.waiting.remove(request)
+        if not request.preemptions:
+            self.charge(request, cost)
         request.move(Stage.RUNNING)
         request.overtaken = 0
         self.running.append(request)
@@ -90,7 +98,19 @@ class Queues:
         self._leave_seats(request)
         request.preemptions += 1
         request.move(Stage.WAITING)
-        insort(self.waiting, request, key=self.order)
+        self.waiting.add(request)
+
+    def served(self, emissions: Iterable[AnyEmission]) -> None:
+        """Tokens that went to callers."""
+        for emission in emissions if self._counters is not None else ():
+            request = self.find(emission.id)
+            if request is not None and isinstance(emission, Emission):
+                self.charge(request, OUTPUT_WEIGHT * len(emission.tokens))
+
+    def charge(self, request: Request, tokens: int) -> None:
+        """Virtual tokens were served for its caller."""
+        if isinstance(self.waiting, FairLine):
+            self.waiting.charge(request.caller, tokens)
 
     def reseat(self, request: Request, seats: int) -> None:
         """A running request needs `seats` seats from now on."""
@@ -102,19 +122,18 @@ class Queues:
         if request.arrival in self.awaiting:
             del self.awaiting[request.arrival]
         elif request.stage is Stage.WAITING:
-            self._leave_queue(request)
+            self.waiting.remove(request)
         else:
             self._leave_seats(request)
         request.move(stage)
+        if self._counters is not None:
+            self._counters.leave(request.caller)
 
     def forget(self, request: Request) -> None:
         """Its space is given back; nothing is left of it. A second call does nothing."""
         self._live.pop(request.arrival, None)
         if self._by_id.get(request.id) is request:
             del self._by_id[request.id]
-
-    def _leave_queue(self, request: Request) -> None:
-        del self.waiting[bisect_left(self.waiting, self.order(request), key=self.order)]
 
     def _leave_seats(self, request: Request) -> None:
         self.running.remove(request)

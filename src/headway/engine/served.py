@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from headway.compute.executor import Executor
 from headway.core.errors import ConfigError, InvariantError
 from headway.core.events import Levels
-from headway.core.request import Request
-from headway.core.verdict import Unit, Verdict, Wait
+from headway.core.request import NewRequest, Request
+from headway.core.verdict import Never, Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
+from headway.policy.admit import AnswerLengths
+from headway.policy.deadline import Fastest, soonest_ns, too_late
+from headway.policy.durations import Durations
 from headway.policy.order import ORDERS, shorter_first
 from headway.policy.turns import Pace, Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
@@ -31,6 +35,7 @@ class EngineOptions:
     max_context: int = 1 << 20
     max_bypass: int = 32
     policy: str = "fcfs"
+    admit: str = "headroom"
 
     def __post_init__(self) -> None:
         if self.seats > self.step_tokens:
@@ -40,8 +45,9 @@ class EngineOptions:
 class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
     what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. `moved`
-    are the arrivals of those who were in its last step. With `size` (what all of a request costs) smaller requests go
-    first, within --max-bypass."""
+    are the arrivals of those who were in its last step, `durations` what parts of its steps took, as far as its
+    executor tells, `answers` the lengths of its latest answers. With `size` (what all of a request costs) smaller
+    requests go first, within --max-bypass."""
 
     def __init__(
         self,
@@ -59,13 +65,16 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
+        self.durations = Durations()
         self.moved: frozenset[int] = frozenset()
         self.stopped_at: int | None = None
+        self.answers = AnswerLengths()
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost
         order = ORDERS[self.options.policy]
         if size is not None:
             order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
-        self.queues = Queues(order)
+        self.queues = Queues(order, fair=self.options.policy == "fair")
+        self.fastest = Fastest()
 
     @property
     def share(self) -> Share:
@@ -83,6 +92,21 @@ class ServedModel:
         self.device_ns += ns
         self.stopped_at = at
         self._recent.append((ns, cost))
+        if self.options.policy == "deadline" and cost:
+            self.fastest = self.fastest.after(ns, cost, self.options.step_tokens)
+
+    def too_late(self, request: Request, new: NewRequest) -> Never | None:
+        """The refusal of a request that came now and cannot be ready by its deadline, or None. Only where the
+        deadlines are the order. Notes what it costs."""
+        if self.options.policy != "deadline":
+            return None
+        work = self.pattern.least_work(request, new, self.answers)
+        request.cost = work.cost
+        if new.deadline_ms is None:
+            return None
+        place = self.queues.order(request)
+        ahead = (other.cost for other in self.queues.waiting.upcoming() if self.queues.order(other) < place)
+        return too_late(soonest_ns(work, ahead, self.fastest, self.options.step_tokens), new.deadline_ms)
 
     @property
     def least_budget(self) -> int:
@@ -110,7 +134,7 @@ class ServedModel:
         """Another model's step runs. Those whom its own next step would look at first wait for that: whoever holds
         seats, and of the queue whoever is not known to wait for something else. Changes their verdicts, and returns
         them by id."""
-        seen = self.queues.waiting[: self.options.max_bypass + 1]
+        seen = islice(self.queues.waiting.upcoming(), self.options.max_bypass + 1)
         passed = [*self.queues.running, *(request for request in seen if _would_look(request.verdict))]
         for request in passed:
             request.verdict = AWAITS_MODEL

@@ -43,7 +43,7 @@ class Outgoing(Protocol):
 class Exchange:
     """`received_at` is when the headers were read (monotonic ns); `refusal` is its answer when the headers alone
     forbid another; `served` are the requests this exchange answers, `claim` their place among the prompts that wait;
-    `dropped` says that its client took nothing for too long."""
+    `dropped` says that its client stopped reading."""
 
     id: str
     received_at: int

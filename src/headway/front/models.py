@@ -27,7 +27,7 @@ class FrontModel:
         self.name = options.served_name
         self.created = int(time.time())
         self.ready: ReadyModel | None = None
-        self.tokenizer = Tokenizer(files)
+        self.tokenizer = Tokenizer(files.pipeline.text if files.pipeline else files)
 
     @property
     def pattern(self) -> Pattern:
@@ -100,9 +100,41 @@ class FrontEncoder(FrontModel):
         return text.lower() if self.modules.lowercase else text
 
 
+class FrontImageModel(FrontModel):
+    """A diffusion model: how prompts become tokens, and what an image gets that does not say."""
+
+    def __init__(self, files: ModelFiles, options: ModelOptions) -> None:
+        super().__init__(files, options)
+        assert files.pipeline is not None, "the files are a diffusion model's"
+        self.steps, self.guidance = files.pipeline.steps, files.pipeline.guidance
+        self.unconditional = files.pipeline.unconditional
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of its own size; it is loaded."""
+        assert self.ready is not None and self.ready.facts.images is not None
+        return self.ready.facts.images.width, self.ready.facts.images.height
+
+    def check(self, width: int, height: int, steps: int) -> None:
+        """Raises InvalidRequest for an image that it does not make, whatever its prompt; a width of 0 is its own."""
+        assert self.ready is not None and self.ready.facts.images is not None
+        images = self.ready.facts.images
+        if width and not images.takes(width, height):
+            raise InvalidRequest("size", f"size is {width}x{height}; {self.name}: {images.sizes}")
+        if steps > images.most_updates:
+            text = f"steps is {steps}; {self.name} makes from 1 to {images.most_updates} ({images.noise})"
+            raise InvalidRequest("steps", text)
+
+    def encode(self, prompt: str) -> tuple[int, ...]:
+        """Its tokens, with the special ones around them."""
+        return tuple(self.tokenizer.encode_with_special(prompt)[0])
+
+
 def front_model(files: ModelFiles, options: ModelOptions, *, most_bytes: int) -> FrontModel:
     """The front's side of a model. Raises UnsupportedModel for a tokenizer that is not known. `most_bytes` bounds
     what a chat template may be given."""
     if options.pattern == "text":
         return FrontTextModel(files, options, most_bytes=most_bytes)
+    if options.pattern == "image":
+        return FrontImageModel(files, options)
     return FrontEncoder(files, options)

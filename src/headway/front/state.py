@@ -16,11 +16,11 @@ from headway.artifacts.files import ModelFiles
 from headway.core import events as ev
 from headway.core.clock import RealClock
 from headway.core.errors import DuplicateRequest, InvalidRequest, UnknownRequest
-from headway.core.request import AnyEmission, Embedded, EmbedRequest, Emission, Pictured, Stage, TextRequest
+from headway.core.request import AnyEmission, AnyRequest, Embedded, EmbedRequest, Emission, Pictured, Stage
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
 from headway.front.limits import ServeLimits
-from headway.front.models import FrontEncoder, FrontModel, FrontTextModel, front_model
+from headway.front.models import FrontEncoder, FrontImageModel, FrontModel, FrontTextModel, front_model
 from headway.front.quota import Claim, WaitingQuota
 from headway.front.refusals import Refusal
 from headway.replica.link import Link
@@ -64,7 +64,7 @@ class End:
 
 
 #: What arrives in an inbox.
-Arriving: TypeAlias = Emission | Embedded | End
+Arriving: TypeAlias = Emission | Embedded | Pictured | End
 
 
 @dataclass
@@ -158,6 +158,19 @@ class Front:
         text = f"{name} makes no {what}: {does}{instead}"
         raise Refusal(400, text, code="wrong_pattern", param="model")
 
+    def image_model(self, name: str | None) -> FrontImageModel:
+        """A model that makes images; without a name the first. Raises Refusal: 404 when it is not served, 400 when it
+        does something else, or none makes images."""
+        makers = [model for model in self.models.values() if isinstance(model, FrontImageModel)]
+        if name is None and makers:
+            return makers[0]
+        model = self.model(name or next(iter(self.models)))
+        if isinstance(model, FrontImageModel):
+            return model
+        instead = f"; {makers[0].name} does" if makers else ""
+        text = f"{model.name} makes no images: {_ABILITIES[model.pattern]}{instead}"
+        raise Refusal(400, text, code="wrong_pattern", param="model")
+
     # -- requests --------------------------------------------------------------------------------------------
 
     def new_id(self, method: str) -> str:
@@ -170,7 +183,7 @@ class Front:
 
     def submit(
         self,
-        news: Sequence[TextRequest | EmbedRequest],
+        news: Sequence[AnyRequest],
         received_at: int,
         claim: Claim | None = None,
         queue: asyncio.Queue[Arriving] | None = None,
@@ -189,9 +202,7 @@ class Front:
         self.link.say(Submit(first, tuple(others)))
         return inboxes
 
-    def _open(
-        self, new: TextRequest | EmbedRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving]
-    ) -> Inbox:
+    def _open(self, new: AnyRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving]) -> Inbox:
         """A request's inbox, and the beginning of its story."""
         inbox = self._inboxes[new.id] = Inbox(queue)
         inbox.claim = claim.split(new.positions)
@@ -202,7 +213,7 @@ class Front:
         sent_at = self.clock.now_ns()
         self._fold(ev.Received(at=received_at, id=new.id, pattern=model.pattern, model=model.name, sent_at=sent_at))
         if self._log_prompts:
-            texts = (new.prompt,) if isinstance(new, TextRequest) else (each.tokens for each in new.inputs)
+            texts = (each.tokens for each in new.inputs) if isinstance(new, EmbedRequest) else (new.prompt,)
             text = "\n".join(model.tokenizer.decode(each, skip_special=False) for each in texts)
             self._fold(ev.Prompted(at=self.clock.now_ns(), id=new.id, text=text))
         return inbox
@@ -358,7 +369,7 @@ class Front:
             inbox.claim.release()
 
     def _pass_on(self, emission: AnyEmission) -> None:
-        if not isinstance(emission, Pictured) and (inbox := self._inboxes.get(emission.id)):
+        if inbox := self._inboxes.get(emission.id):
             inbox.queue.put_nowait(emission)
             if inbox.queue.qsize() > MOST_BEHIND:
                 self.cancel(emission.id, ev.SLOW_READER)

@@ -29,7 +29,7 @@ def draw(batch: int) -> Served:
     clock = ModelledClock()
     executor = FakeDiffusion(clock=clock, cost_ns=cost_ns)
     options = EngineOptions(seats=batch, step_tokens=batch, policy="deadline")
-    model = image_model(executor, BytePool(IMAGES * LATENT_BYTES), LATENT_BYTES, options)
+    model = image_model(executor, BytePool(IMAGES * LATENT_BYTES), lambda asked: LATENT_BYTES, options)
     prompts = {f"image-{i}": tuple(prompt(1, first=i)) for i in range(1, IMAGES + 1)}
     news = [
         ImageRequest(id=id, prompt=tokens, updates=UPDATES, deadline_ms=DEADLINE_MS) for id, tokens in prompts.items()

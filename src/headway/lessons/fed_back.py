@@ -125,7 +125,7 @@ def image() -> Evaluations:
     """A latent that starts as noise is updated a fixed number of times; then it becomes pixels."""
     new = ImageRequest(id="image", prompt=tuple(prompt(PROMPT)), updates=UPDATES)
     pool = BytePool(LATENT_BYTES)
-    return run(FakeDiffusion(), lambda watched: image_model(watched, pool, LATENT_BYTES), new)
+    return run(FakeDiffusion(), lambda watched: image_model(watched, pool, lambda asked: LATENT_BYTES), new)
 
 
 def embedding() -> Evaluations:

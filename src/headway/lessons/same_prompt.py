@@ -40,9 +40,10 @@ def measure(model: Model) -> Measured:
         why=(
             f"Without reuse both are processed whole: {rows['second_without_reuse']['prefilled']} positions for the "
             "second as for the first, though the prompt is the same.",
-            f"With reuse the second finds the state of whole blocks: {again['reused']} of {PROMPT} positions, "
-            f"{again['reused'] // BLOCK} blocks of {BLOCK}. It computes the other {again['prefilled']}. The last "
-            "position is always among these, because the next token is chosen from it.",
+            f"With reuse the second finds {again['reused']} of {PROMPT} positions: it shares "
+            f"{again['reused'] // BLOCK} whole blocks of {BLOCK} with whoever reads them, and begins its next block "
+            f"as a copy, since it will write to that itself. It computes {again['prefilled']}: the last position "
+            "always is, because the next token is chosen from it.",
             f"In the third run another prompt came in between and evicted {between['blocks_evicted']} reusable "
             f"blocks. That added no prefill: it prefilled {between['prefilled']}, its own prompt. The second "
             f"request paid when it missed them: {evicted['prefilled']} positions prefilled instead of "
@@ -69,6 +70,7 @@ LESSON = Lesson(
     measure=measure,
     code=(
         Code("memory/prefix.py", "PrefixIndex.match"),
+        Code("memory/prefix.py", "PrefixIndex.nearest"),
         Code("memory/keys.py", "block_key"),
         Code("patterns/text/sequence.py", "Sequence.inheritable"),
         Code("memory/reserve.py", "StateMemory.quote"),

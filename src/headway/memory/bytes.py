@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headway.core.errors import InvariantError
 from headway.core.verdict import SpaceRule, Unit
 
 
 class BytePool:
-    """`total` bytes. What is taken is a `Grant`, which owns its bytes until it is released."""
+    """`total` bytes. What is taken is a `Grant`, which owns its bytes until it is released. `freed` is told the slot
+    of each grant that is released, so that whoever keeps what lies there can let go of it."""
 
     rule: SpaceRule = "latent"
     unit: Unit = "bytes"
     reusable = 0
     evictions = 0
+    step = 0
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, freed: Callable[[int], None] = lambda slot: None) -> None:
         self.total = total
+        self._freed = freed
         self._live: dict[int, int] = {}
         self._number = 0
 
@@ -51,4 +56,5 @@ class Grant:
 
     def release(self) -> None:
         """Give the bytes back. A second call does nothing."""
-        self._pool._live.pop(self.slot, None)
+        if self._pool._live.pop(self.slot, None) is not None:
+            self._pool._freed(self.slot)

@@ -8,6 +8,8 @@ state. Every field carries its kind, so that no value of one kind can imitate an
 from __future__ import annotations
 
 from array import array
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import blake2b
 
 _KEY_BYTES = 16
@@ -23,9 +25,7 @@ def root_key(
     inputs: str = "",
     salt: str = "",
 ) -> bytes:
-    """The start of a chain. All fields must match before any state may be reused:
-    model revision, weights and state format, adapter (by content), position treatment, other inputs that affect
-    the state, and the caller's `cache_salt`."""
+    """The start of a chain; the fields are those of `Origin`."""
     digest = blake2b(digest_size=_KEY_BYTES, person=b"headway-root")
     fields = {
         "revision": revision,
@@ -42,6 +42,33 @@ def root_key(
     return digest.digest()
 
 
+@dataclass(frozen=True)
+class Origin:
+    """All that shapes state beside the tokens. Every field must match before any state may be reused: model revision,
+    weights and state format, adapter (by content), position treatment, other inputs that affect the state, and the
+    caller's `cache_salt`."""
+
+    revision: str
+    weights: str
+    state: str
+    adapter: str = ""
+    positions: str = "absolute"
+    inputs: str = ""
+    salt: str = ""
+
+    @cached_property
+    def root(self) -> bytes:
+        return root_key(**asdict(self))
+
+    def differs_by(self, other: Origin) -> str:
+        """What two origins of one salt differ by, in the words of `Miss.what`; "" where it is none of these."""
+        if self.revision != other.revision:
+            return "revision"
+        if (self.weights, self.state) != (other.weights, other.state):
+            return "format"
+        return "adapter" if self.adapter != other.adapter else ""
+
+
 def block_key(parent: bytes, tokens: list[int]) -> bytes:
     """Key of the whole block `tokens` that follows the block with key `parent`."""
     digest = blake2b(parent, digest_size=_KEY_BYTES, person=b"headway-block")
@@ -50,10 +77,12 @@ def block_key(parent: bytes, tokens: list[int]) -> bytes:
 
 
 class KeyChain:
-    """The keys of one sequence's whole blocks, each computed once."""
+    """The keys of one sequence's whole blocks, each computed once. A chain from a `root` alone explains nothing about
+    other origins."""
 
-    def __init__(self, root: bytes, block_tokens: int) -> None:
-        self.root = root
+    def __init__(self, root: bytes | Origin, block_tokens: int) -> None:
+        self.origin = root if isinstance(root, Origin) else None
+        self.root = root.root if isinstance(root, Origin) else root
         self.block_tokens = block_tokens
         self._keys: list[bytes] = []
 

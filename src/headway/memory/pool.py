@@ -11,11 +11,13 @@ from collections import OrderedDict
 
 from headway.core.errors import InvariantError
 from headway.core.verdict import SpaceRule, Unit
+from headway.memory.keys import Origin
 from headway.memory.prefix import PrefixIndex
 
 
 class BlockPool:
-    """`total` blocks of `block_tokens` positions each."""
+    """`total` blocks of `block_tokens` positions each. `step` is the step that is being planned, which is what an
+    eviction is remembered with."""
 
     rule: SpaceRule = "blocks"
     unit: Unit = "blocks"
@@ -25,6 +27,7 @@ class BlockPool:
         self.block_tokens = block_tokens
         self.index = PrefixIndex()
         self.evictions = 0
+        self.step = 0
         self._references = [0] * total
         self._key: list[bytes | None] = [None] * total
         self._free = list(range(total - 1, -1, -1))
@@ -57,7 +60,7 @@ class BlockPool:
             block, _ = self._reusable.popitem(last=False)
             key = self._key[block]
             assert key is not None
-            self.index.evict(key)
+            self.index.evict(key, self.step)
             self._key[block] = None
             self.evictions += 1
         else:
@@ -72,6 +75,11 @@ class BlockPool:
                 raise InvariantError(f"block {block} is free and cannot be shared")
             del self._reusable[block]
         self._references[block] += 1
+
+    def renew(self, block: int) -> None:
+        """A reusable block was of use just now, so it is evicted last."""
+        if block in self._reusable:
+            self._reusable.move_to_end(block)
 
     def drop(self, block: int, *, keep: bool = True) -> None:
         """One reference less. At none, an indexed block becomes reusable and any other one free; with `keep` False
@@ -90,14 +98,14 @@ class BlockPool:
         else:
             self._reusable[block] = None
 
-    def publish(self, block: int, key: bytes, parent: bytes, tokens: list[int]) -> None:
-        """The computed content of live `block` may be found under `key` from now on. Where another block already
-        holds the same content, this one stays unindexed."""
+    def publish(self, block: int, key: bytes, parent: bytes, tokens: list[int], origin: Origin | None = None) -> None:
+        """The computed content of live `block` may be found under `key` from now on; `origin` is given with the first
+        of a chain. Where another block already holds the same content, this one stays unindexed."""
         if self._references[block] == 0:
             raise InvariantError(f"block {block} is not live and cannot be published")
         if self._key[block] is None and self.index.get(key) is None:
             self._key[block] = key
-            self.index.put(key, block, parent, tokens)
+            self.index.put(key, block, parent, tokens, origin)
 
     def check(self, references: dict[int, int]) -> None:
         """Raise InvariantError unless the pool's references are exactly `references` and its sets partition it."""

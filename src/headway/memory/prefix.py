@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 
 from headway.core.miss import Miss
-from headway.memory.keys import block_key
+from headway.memory.keys import KeyChain, Origin, block_key
 
 #: Evicted keys that are remembered, only to be able to say "it was cached, and was evicted".
 _REMEMBERED_EVICTIONS = 4096
@@ -15,14 +15,20 @@ _FOLLOWED = 8
 
 
 class PrefixIndex:
-    """Key to block, with the tokens of each indexed block for explanations."""
+    """Key to block, with the tokens of each indexed block: to find one that agrees in part, and to explain.
+
+    A block that was given back before it was full is indexed too, under the key of the tokens that it has: a copy of
+    it can be gone on with.
+    """
 
     def __init__(self) -> None:
         self._block: dict[bytes, int] = {}
         self._tokens: dict[bytes, list[int]] = {}
         self._parent: dict[bytes, bytes] = {}
         self._following: dict[bytes, list[list[int]]] = {}  # by parent: the tokens of its children, sorted
-        self._evicted: OrderedDict[bytes, None] = OrderedDict()
+        self._evicted: OrderedDict[bytes, int] = OrderedDict()  # key to the step that evicted its block
+        self._origins: dict[str, dict[bytes, Origin]] = {}  # by salt: those with a block, by root
+        self._salts: dict[bytes, str] = {}
 
     def __len__(self) -> int:
         return len(self._block)
@@ -30,13 +36,16 @@ class PrefixIndex:
     def get(self, key: bytes) -> int | None:
         return self._block.get(key)
 
-    def put(self, key: bytes, block: int, parent: bytes, tokens: list[int]) -> None:
-        """Index `block`. The key must not be indexed yet."""
+    def put(self, key: bytes, block: int, parent: bytes, tokens: list[int], origin: Origin | None = None) -> None:
+        """Index `block`, the first of its chain where `origin` is given. The key must not be indexed yet."""
         self._block[key] = block
         self._tokens[key] = tokens
         self._parent[key] = parent
         insort(self._following.setdefault(parent, []), tokens)
         self._evicted.pop(key, None)
+        if origin is not None:
+            self._origins.setdefault(origin.salt, {})[parent] = origin
+            self._salts[parent] = origin.salt
 
     def forget(self, key: bytes) -> None:
         """The block of `key` no longer holds what the key says."""
@@ -46,11 +55,12 @@ class PrefixIndex:
         del following[bisect_left(following, tokens)]
         if not following:
             del self._following[parent]
+            self._forget_origin(parent)
 
-    def evict(self, key: bytes) -> None:
-        """Forget `key`, but remember that it was cached."""
+    def evict(self, key: bytes, step: int) -> None:
+        """Forget `key`, but remember that it was cached until `step`."""
         self.forget(key)
-        self._evicted[key] = None
+        self._evicted[key] = step
         if len(self._evicted) > _REMEMBERED_EVICTIONS:
             self._evicted.popitem(last=False)
 
@@ -64,24 +74,54 @@ class PrefixIndex:
             found.append(block)
         return found
 
-    def explain(self, root: bytes, keys: list[bytes], matched: int, limit: int, tokens: list[int], size: int) -> Miss:
-        """Why `matched` blocks of `size` tokens were found for `tokens` where `limit` could have been."""
-        if matched >= limit:
-            return Miss("whole", limit * size)
-        at = matched * size
-        if keys[matched] in self._evicted:
-            return Miss("evicted", at)
-        parent = keys[matched - 1] if matched else root
-        wanted = tokens[at : at + size]
+    def nearest(self, parent: bytes, wanted: list[int]) -> tuple[list[int], int]:
+        """The tokens of the block behind `parent` that agrees furthest with `wanted`, and how far it does; ([], 0)
+        when none has the first in common."""
         following = self._following.get(parent, [])
         place = bisect_left(following, wanted)  # in sorted order the one that agrees furthest is next to it
         nearby = following[max(0, place - 1) : place + 1]
-        nearest = max(nearby, key=lambda near: _common(near, wanted), default=[])
-        agreeing = _common(nearest, wanted)
-        if matched == 0 and agreeing == 0:
+        agreeing = [_common(near, wanted) for near in nearby]
+        furthest = max(agreeing, default=0)
+        return (nearby[agreeing.index(furthest)], furthest) if furthest else ([], 0)
+
+    def explain(self, chain: KeyChain, tokens: list[int], *, matched: int, limit: int) -> Miss:
+        """Why reuse ended where it did, of the `limit` positions of `tokens` that could be reused: behind `matched`
+        whole blocks, and what agrees of one more."""
+        size = chain.block_tokens
+        start = matched * size
+        keys = chain.upto(tokens, min(matched + 1, len(tokens) // size))
+        parent, wanted = keys[matched - 1] if matched else chain.root, tokens[start : start + size]
+        nearest, agreeing = self.nearest(parent, wanted)
+        at = min(limit, start + agreeing)
+        if at == limit:
+            return Miss("last", limit)
+        evicted = self._evicted.get(keys[matched]) if len(keys) > matched else None
+        if evicted is not None:
+            return Miss("evicted", at, step=evicted)
+        what = "" if matched else self._elsewhere(chain.origin, wanted)
+        if what:
+            return Miss("other", at, what=what)
+        if not agreeing and limit - start < size:
+            return Miss("short", at)
+        if at == 0:
             return Miss("none", 0)
-        again = self._again(block_key(parent, nearest), nearest, tokens[at + agreeing : at + 2 * size], agreeing)
-        return Miss("differs", at + agreeing, again)
+        again = self._again(block_key(parent, nearest), nearest, tokens[at : start + 2 * size], agreeing)
+        return Miss("differs", at, again)
+
+    def _elsewhere(self, origin: Origin | None, wanted: list[int]) -> str:
+        """By what another origin differs, of the same salt, whose state of a first block `wanted` is known."""
+        if origin is not None:
+            for root, other in self._origins.get(origin.salt, {}).items():
+                if root != origin.root and self._block.get(block_key(root, wanted)) is not None:
+                    return origin.differs_by(other)
+        return ""
+
+    def _forget_origin(self, root: bytes) -> None:
+        salt = self._salts.pop(root, None)
+        if salt is not None:
+            del self._origins[salt][root]
+            if not self._origins[salt]:
+                del self._origins[salt]
 
     def _again(self, key: bytes, nearest: list[int], tokens: list[int], agreeing: int) -> int:
         """How many of `tokens` are the same at their places in the block `nearest`, whose key is `key`, from

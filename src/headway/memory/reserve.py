@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headway.core.miss import Miss
-from headway.memory.keys import KeyChain
+from headway.memory.keys import KeyChain, block_key
 from headway.memory.pool import BlockPool
 from headway.memory.table import BlockTable
 
@@ -47,6 +47,8 @@ class Reservation:
     matched    already computed blocks per sequence, found by prefix, in table order
     fresh      blocks that must come from the free and reusable ones
     revived    matched blocks that are reusable now: they cannot be counted as available as well
+    begun      what the block behind the leading sequence's matched ones begins with: a block to copy, and how many
+               of its positions agree; None when none does
     """
 
     sizes: tuple[int, ...]
@@ -54,6 +56,11 @@ class Reservation:
     matched: tuple[tuple[int, ...], ...]
     fresh: int
     revived: int
+    begun: tuple[int, int] | None = None
+
+    def inherited(self, block_tokens: int) -> int:
+        """Positions that the leading sequence need not compute."""
+        return len(self.matched[0]) * block_tokens + (self.begun[1] if self.begun else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,8 @@ class StateMemory:
         fresh = shared - have
         fresh += sum(total - max(len(found), shared) for total, found in zip(sizes, matched, strict=True))
         revived = len({block for found in matched for block in found if self.pool.is_reusable(block)})
-        return Reservation(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived)
+        begun = self._begun(sequences[0], len(matched[0]))
+        return Reservation(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived, begun)
 
     def available(self, quoted: Reservation) -> int:
         """Blocks that could serve `quoted.fresh`."""
@@ -112,6 +120,8 @@ class StateMemory:
         for found in quoted.matched:
             for block in found:
                 self.pool.share(block)
+        if quoted.begun is not None:  # copied before anything is written, so it may even be evicted by this
+            self.pool.renew(quoted.begun[0])
         tables: list[BlockTable] = []
         for size, found in zip(quoted.sizes, quoted.matched, strict=True):
             table = BlockTable(self.pool, list(found), len(found))
@@ -119,26 +129,29 @@ class StateMemory:
                 for block in tables[0].blocks[len(found) : quoted.shared]:
                     self.pool.share(block)
                     table.blocks.append(block)
+                table.found = len(table.blocks)
             table.grow(size - len(table.blocks))
             tables.append(table)
         return tables
 
     def miss(self, sequence: History, matched: int) -> Miss:
-        """Why `matched` blocks were found for `sequence` and no more. Changes nothing."""
+        """Why no more than `matched` whole blocks, and what agrees of one more, were found for `sequence`. Changes
+        nothing."""
         if not self.prefix_cache:
             return Miss("off", 0)
-        keys = sequence.keys
-        size = self.pool.block_tokens
         if sequence.unscored is not None:
             return Miss("logprobs", sequence.unscored)
-        limit = sequence.inheritable // size
-        chain = keys.upto(sequence.tokens, limit)
-        return self.pool.index.explain(keys.root, chain, matched, limit, sequence.tokens, size)
+        return self.pool.index.explain(sequence.keys, sequence.tokens, matched=matched, limit=sequence.inheritable)
 
     def publish(self, sequence: History) -> None:
         """Index the blocks of `sequence` that are wholly computed."""
         if self.prefix_cache and sequence.state is not None:
             sequence.state.publish(sequence.keys, sequence.tokens, sequence.computed)
+
+    def publish_tail(self, sequence: History) -> None:
+        """Index also the block of `sequence` that is computed in part; it is about to be given back."""
+        if self.prefix_cache and sequence.state is not None:
+            sequence.state.publish_tail(sequence.keys, sequence.tokens, sequence.computed)
 
     def trim(self, sequence: History) -> int:
         """Give back the blocks beyond the known positions. Returns how many went."""
@@ -163,3 +176,15 @@ class StateMemory:
             return []
         limit = sequence.inheritable // self.pool.block_tokens
         return self.pool.index.match(sequence.keys.upto(sequence.tokens, limit), limit)
+
+    def _begun(self, sequence: History, matched: int) -> tuple[int, int] | None:
+        """The block to copy behind `matched` whole blocks, and how many of its positions agree."""
+        size = self.pool.block_tokens
+        left = min(size, sequence.inheritable - matched * size)
+        if not self.prefix_cache or left <= 0:
+            return None
+        start = matched * size
+        parent = sequence.keys.upto(sequence.tokens, matched)[matched - 1] if matched else sequence.keys.root
+        nearest, agreeing = self.pool.index.nearest(parent, sequence.tokens[start : start + size])
+        block = self.pool.index.get(block_key(parent, nearest)) if agreeing else None
+        return None if block is None else (block, min(agreeing, left))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from headway.memory.keys import KeyChain
+from headway.memory.keys import KeyChain, block_key
 from headway.memory.pool import BlockPool
 
 
 class BlockTable:
-    """The blocks of one sequence in order of position. Each entry is one reference in the pool."""
+    """The blocks of one sequence in order of position. Each entry is one reference in the pool; the first `found` of
+    them were not taken for it."""
 
-    __slots__ = ("_pool", "_published", "blocks")
+    __slots__ = ("_pool", "_published", "blocks", "found")
 
     def __init__(self, pool: BlockPool, blocks: list[int], published: int) -> None:
         self._pool = pool
         self.blocks = blocks
+        self.found = len(blocks)
         self._published = published  # leading blocks that need no further publishing
 
     def grow(self, count: int) -> list[int]:
@@ -34,9 +36,18 @@ class BlockTable:
             return
         chain = keys.upto(tokens, whole)
         for i in range(self._published, whole):
-            parent = chain[i - 1] if i else keys.root
-            self._pool.publish(self.blocks[i], chain[i], parent, tokens[i * size : (i + 1) * size])
+            parent, origin = (chain[i - 1], None) if i else (keys.root, keys.origin)
+            self._pool.publish(self.blocks[i], chain[i], parent, tokens[i * size : (i + 1) * size], origin)
         self._published = whole
+
+    def publish_tail(self, keys: KeyChain, tokens: list[int], computed: int) -> None:
+        """Index the block that is computed in part, when nothing more is to be written to it. A later sequence may go
+        on with a copy."""
+        whole, filled = divmod(computed, self._pool.block_tokens)
+        if filled:
+            tail = tokens[computed - filled : computed]
+            parent, origin = (keys.upto(tokens, whole)[whole - 1], None) if whole else (keys.root, keys.origin)
+            self._pool.publish(self.blocks[whole], block_key(parent, tail), parent, tail, origin)
 
     def release(self, *, keep: bool = True) -> None:
         """Give every block back; with `keep` False what they hold is not to be found again. A second call does

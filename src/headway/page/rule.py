@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import Counter
 from html import escape
 from importlib.resources import files
 
@@ -62,17 +63,17 @@ def _waits(node: ast.stmt) -> list[str]:
 
 @functools.cache
 def rule_page() -> str:
-    """The source as HTML, each rule's lines an element with the rule's name as its id."""
+    """The source as HTML, each rule's lines an element with the rule's name as its id; rules that share lines, one
+    within the other."""
     starts: dict[int, list[str]] = {}
     for rule, (first, _) in rule_lines().items():
         starts.setdefault(first, []).append(rule)
-    ends = {last for _, last in rule_lines().values()}
+    ends = Counter(last for _, last in rule_lines().values())
     lines = []
     for number, text in enumerate(source().splitlines(), 1):
-        name, *others = starts.get(number, [""])
-        opened = f'<span class="rule" id="{name}" title="{", ".join([name, *others])}">' if name else ""
-        opened += "".join(f'<a id="{other}"></a>' for other in others)
-        closed = "</span>" if number in ends else ""
+        names = starts.get(number, [])
+        opened = "".join(f'<span class="rule" id="{name}" title="{", ".join(names)}">' for name in names)
+        closed = "</span>" * ends[number]
         lines.append(f'{opened}<span class="line"><i>{number}</i>{escape(text)}\n</span>{closed}')
     links = " · ".join(f'<a href="#{rule}">{rule}</a>' for rule in rule_lines())
     return (

@@ -49,7 +49,9 @@ def shorter_first(order: Order, size: Callable[[Request], int], *, step: int, wi
     return place
 
 
-ORDERS: dict[str, Order] = {"fcfs": fcfs, "priority": priority, "deadline": deadline}
+#: By `--policy`. What is fair among callers changes as they are served (`policy/fair.py`), so it orders only those
+#: who wait; those who run are in order of arrival then too.
+ORDERS: dict[str, Order] = {"fcfs": fcfs, "priority": priority, "deadline": deadline, "fair": fcfs}
 
 
 def heeds_priority(policy: str) -> bool:

@@ -7,6 +7,7 @@ cause to pass first:
 
 1. a seat for each of its parts?                  else Wait(turn, seats)
 2. the space that it asks for?                    else Wait(space, blocks or latent)
+   and beside it what admission keeps for growth? else Wait(space, reservation) (`policy/admit.py`)
 3. something left of this step's budget?          else Wait(turn, budget)
 
 Everyone who is not judged shares the value `BEHIND`, Wait(turn, order); while another model's step runs, those whom
@@ -21,10 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.core.verdict import Ask, Go, Holder, Never, SpaceRule, Unit, Wait, Worst
+from headway.policy.admit import NOTHING_KEPT, Kept
 from headway.policy.budget import granted
 
 #: Names who holds the blocks: (at most five holders, how many more there are). Asked only when space is short.
 Holders = Callable[[], tuple[tuple[Holder, ...], int]]
+#: Says what must be left when the request is admitted. Asked only when what it needs now is there.
+Keep = Callable[[], Kept]
 
 
 #: What is awaited from outside the step, and from the models that share the device.
@@ -50,7 +54,12 @@ class Room:
     cost_unit: Unit = "positions"
 
 
-def judge(ask: Ask, room: Room, holders: Holders) -> Go | Wait:
+def keep_nothing() -> Kept:
+    """Admission is optimistic."""
+    return NOTHING_KEPT
+
+
+def judge(ask: Ask, room: Room, holders: Holders, keep: Keep = keep_nothing) -> Go | Wait:
     """Whether a waiting request goes now, and what is short if it does not. Pure."""
     if ask.seats > room.seats:
         return Wait(
@@ -77,6 +86,24 @@ def judge(ask: Ask, room: Room, holders: Holders) -> Go | Wait:
             reusable=room.reusable,
             holders=named,
             others=others,
+        )
+    kept = keep()
+    need = ask.space + kept.space
+    if need > have:
+        named, others = holders()
+        return Wait(
+            on="space",
+            rule="reservation",
+            unit=room.space_unit,
+            need=need,
+            have=have,
+            short=need - have,
+            free=room.free,
+            reusable=room.reusable,
+            holders=named,
+            others=others,
+            kept=kept.space,
+            by=kept.by,
         )
     spends = granted(ask.cost, room.budget, whole=ask.whole, untouched=room.untouched)
     return Go(positions=spends) if spends else no_budget(ask.cost if ask.whole else 1, room)

@@ -112,7 +112,7 @@ class Grammars:
         if grammar in self._refused:
             return self._refused[grammar]
         if self._compiler is None:
-            return "this model's answers cannot be held to a grammar"
+            return "this model's answers cannot be constrained by a grammar"
         try:
             if not self._compiler.knows(grammar):
                 self._attempt(grammar)
@@ -157,7 +157,7 @@ class Trial:
     def _crossed(self, bound: str, more: str = "") -> GrammarError:
         bounds = self._bounds
         if bound == "processor":
-            text = f"it takes more than {bounds.processor_s:g} s of a processor to compile, which is the limit"
+            text = f"it takes more than {bounds.processor_s:g} s of CPU time to compile, which is the limit"
             return GrammarError(text)
         if bound == "clock":
             text = f"the machine is too busy to compile it within {bounds.clock_s:g} s, which is the limit"

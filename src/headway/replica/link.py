@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from headway.core.errors import ProtocolError
 from headway.replica.messages import Cancel, LoadFailed, Ready, Stop, Submit, ToFront, decode_to_front, encode
@@ -26,6 +25,8 @@ _RESTART_PAUSE_S = 1.0
 _TOLD_TO_END = (-signal.SIGINT, -signal.SIGTERM)
 _STOP_PATIENCE_S = 5.0
 _WATCH_S = 0.1
+#: Messages that are taken at a time before others have their turn on the event loop.
+_AT_A_TIME = 64
 #: What the interpreter runs as the replica; its address, its options and our process id follow.
 _PROGRAM = ("-m", "headway.replica.process")
 
@@ -52,7 +53,8 @@ class Link:
         self._program = program
         self._heard = heard
         self._died = died
-        self._socket: zmq.asyncio.Socket | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._take: Callable[[], None] = lambda: None
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
         self._was_ready = False
@@ -71,7 +73,7 @@ class Link:
     def say(self, message: Submit | Cancel) -> None:
         """Send without waiting; what is said while no replica lives is lost (its requests failed already)."""
         if self._socket is not None:
-            self._socket.send(encode(message))  # done at once: the socket holds any number of messages
+            self._send(self._socket, message)
 
     async def stop(self, patience_s: float = _STOP_PATIENCE_S) -> None:
         """Tell the process to end, wait for it, and kill it if it does not, or still loads and cannot hear."""
@@ -79,13 +81,20 @@ class Link:
         process = self._process
         if process is not None and process.poll() is None:
             if self._socket is not None and self._was_ready and patience_s:
-                self._socket.send(encode(Stop()))
+                self._send(self._socket, Stop())
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     await asyncio.to_thread(process.wait, patience_s)
             process.kill()
             process.wait()
         if self._keeper is not None:
             await self._keeper
+
+    def _send(self, socket: zmq.Socket[bytes], message: Submit | Cancel | Stop) -> None:
+        """Done at once: the socket holds any number of messages. Its descriptor tells of a change once, and sending
+        may have taken note of one."""
+        socket.send(encode(message))
+        if _holds_messages(socket):
+            asyncio.get_running_loop().call_soon(self._take)
 
     async def _keep(self) -> None:
         """One process after another, until told to stop or one ends before it was ready."""
@@ -107,7 +116,7 @@ class Link:
             await asyncio.sleep(_RESTART_PAUSE_S)
 
     async def _one_life(self) -> int:
-        context = zmq.asyncio.Context()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with tempfile.TemporaryDirectory(prefix="headway-") as folder:
             address = f"ipc://{Path(folder) / 'replica'}"
             self._socket = socket = context.socket(zmq.PAIR)
@@ -128,29 +137,56 @@ class Link:
                 context.term()
             return self._process.wait()
 
-    async def _listen(self, socket: zmq.asyncio.Socket, process: subprocess.Popen[bytes]) -> None:
-        """Hand on what is heard until the process is gone and nothing more is there."""
-        while True:
-            if not await socket.poll(int(_WATCH_S * 1000)):
-                if process.poll() is not None:
+    async def _listen(self, socket: zmq.Socket[bytes], process: subprocess.Popen[bytes]) -> None:
+        """Hand on what is heard as it comes, until the process is gone and nothing more is there. One that says what
+        is no message, or what cannot be, is ended."""
+        loop, nonsense, heard = asyncio.get_running_loop(), asyncio.Event(), 0
+
+        def take() -> None:
+            nonlocal heard
+            for _ in range(_AT_A_TIME):
+                if nonsense.is_set() or socket.closed or not _holds_messages(socket):
                     return
-                continue
-            try:
-                self._hear(await socket.recv())
-            except ProtocolError as error:
-                _print(f"the replica said something unknown and is ended: {error}")
-            except Exception as error:  # whatever it is, it comes of a replica that contradicts itself
-                _print(f"the replica said something that cannot be and is ended: {type(error).__name__}: {error}")
-            else:
-                continue
+                heard += 1
+                if not self._understood(socket.recv(zmq.NOBLOCK)):
+                    nonsense.set()
+            loop.call_soon(take)
+
+        self._take = take
+        descriptor = int(socket.getsockopt(zmq.FD))
+        loop.add_reader(descriptor, take)
+        try:
+            while not nonsense.is_set():
+                before, gone = heard, process.poll() is not None
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(nonsense.wait(), _WATCH_S)
+                take()
+                if gone and heard == before:
+                    return
             process.kill()
-            return
+        finally:
+            loop.remove_reader(descriptor)
+
+    def _understood(self, data: bytes) -> bool:
+        try:
+            self._hear(data)
+        except ProtocolError as error:
+            _print(f"the replica sent an unknown message and is stopped: {error}")
+        except Exception as error:  # whatever it is, it comes of a replica that contradicts itself
+            _print(f"the replica contradicted itself and is stopped: {type(error).__name__}: {error}")
+        else:
+            return True
+        return False
 
     def _hear(self, data: bytes) -> None:
         message = decode_to_front(data)
         self._was_ready = self._was_ready or isinstance(message, Ready)
         self._load_failed = isinstance(message, LoadFailed)
         self._heard(message)
+
+
+def _holds_messages(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def _print(text: str) -> None:

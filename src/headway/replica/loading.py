@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.compute.executor import Executor
+from headway.compute.executor import Executor, LatentExecutor
 from headway.core.errors import ConfigError
 from headway.engine.served import ServedModel
+from headway.memory.bytes import BytePool
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.embed.pattern import embed_model
+from headway.patterns.image.pattern import image_model
 from headway.patterns.text.pattern import text_model
 from headway.patterns.text.ports import Watcher
 from headway.policy.drafts import lookup_drafts
+from headway.replica.durations import KeptDurations
 from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import Loading, ReadyModel, ToFront
 from headway.replica.options import ModelOptions, ReplicaOptions
@@ -22,23 +25,27 @@ from headway.replica.options import ModelOptions, ReplicaOptions
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as the engine serves it, and what compiles its grammars, if its answers can be held to one."""
+    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, and where its
+    durations are kept between runs, if they are."""
 
     served: ServedModel
     options: ModelOptions
     grammars: Grammars | None = None
+    durations: KeptDurations | None = None
 
     def ready(self) -> ReadyModel:
         """What the front is told of it."""
         served, is_text = self.served, self.options.pattern == "text"
+        space = served.pattern.space
         return ReadyModel(
             name=served.name,
             facts=served.executor.facts,
-            blocks=served.pattern.space.total if is_text else 0,
+            blocks=space.total if is_text else 0,
             block_tokens=self.options.block_tokens if is_text else 0,
             max_context=served.limits.context,
             seats=served.options.seats,
             step_tokens=served.options.step_tokens,
+            pool_bytes=0 if is_text else space.total,
         )
 
 
@@ -65,9 +72,23 @@ def hosted_encoder(executor: Executor, options: ModelOptions) -> LoadedModel:
     return LoadedModel(served, options)
 
 
+def hosted_images(
+    executor: LatentExecutor, options: ModelOptions, durations: KeptDurations | None = None
+) -> LoadedModel:
+    """A diffusion model, with memory for the latents of all seats, unless that is more than it may have."""
+    most = options.engine.seats * executor.most_state_bytes
+    pool = BytePool(most if options.memory_bytes is None else min(most, options.memory_bytes), executor.forget)
+    served = image_model(
+        executor, pool, executor.state_bytes, options.engine, name=options.name, weight=options.weight
+    )
+    if durations is not None:
+        served.durations = durations.known
+    return LoadedModel(served, options, durations=durations)
+
+
 def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[LoadedModel]:
     """All models, one after the other. Raises HeadwayError, and whatever torch or the files raise."""
-    loaders = {"text": _load_text, "embed": _load_encoder}
+    loaders = {"text": _load_text, "embed": _load_encoder, "image": _load_images}
     return [loaders[model.pattern](model, options, say) for model in options.models]
 
 
@@ -92,6 +113,7 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         state=model.state,
         threads=options.threads,
         max_step_positions=model.engine.step_tokens,
+        native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
     vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
@@ -115,6 +137,26 @@ def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[T
     )
     _refuse_long(model, executor.facts.max_context)
     return hosted_encoder(executor, model)
+
+
+def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
+    from headway.artifacts import resolve
+    from headway.artifacts.cache import Cache
+
+    try:
+        from headway.compute.image.executor import DiffusionExecutor
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "diffusers":
+            raise
+        text = f"{model.model} is a diffusion model, which needs diffusers: pip install 'headway[images]'"
+        raise ConfigError("--model", text) from error
+    cache = Cache.at(Path(options.cache))
+    files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
+    say(Loading(f"reading the weights of {model.served_name}", 0, files.weights_bytes))
+    executor = DiffusionExecutor.load(files, cache=cache.converted, weights=model.weights, threads=options.threads)
+    _refuse_long(model, executor.facts.max_context)
+    durations = KeptDurations.open(cache.converted / files.revision, options.threads)
+    return hosted_images(executor, model, durations)
 
 
 def _refuse_long(model: ModelOptions, limit: int) -> None:

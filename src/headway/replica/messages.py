@@ -39,7 +39,8 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 
 class ReadyModel(msgspec.Struct, frozen=True):
-    """A model that is loaded, and served as `name`. A model without a KV cache has no blocks."""
+    """A model that is loaded, and served as `name`. A model without a KV cache has no blocks; one that keeps latents
+    has `pool_bytes` for them."""
 
     name: str
     facts: ModelFacts
@@ -48,20 +49,21 @@ class ReadyModel(msgspec.Struct, frozen=True):
     max_context: int
     seats: int
     step_tokens: int
+    pool_bytes: int = 0
 
     @property
     def reserved_bytes(self) -> int:
         """Memory for state, whether it is used or not."""
-        return self.blocks * self.facts.block_bytes
+        return self.blocks * self.facts.block_bytes + self.pool_bytes
 
     def event(self, at: int, threads: int) -> Loaded:
         """What the story tells of it."""
         return Loaded(
             at=at,
             model=self.name,
-            blocks=self.blocks,
+            blocks=self.blocks or self.pool_bytes,  # a block of latents is a byte
             block_tokens=self.block_tokens,
-            block_bytes=self.facts.block_bytes,
+            block_bytes=1 if self.pool_bytes else self.facts.block_bytes,
             seats=self.seats,
             step_tokens=self.step_tokens,
             threads=threads,

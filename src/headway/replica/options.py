@@ -17,7 +17,7 @@ from headway.policy.order import heeds_priority
 
 _AUTO_SHARE = 4
 _AUTO_MOST_BYTES = 4 << 30
-#: Options that only a model with a KV cache has.
+#: Options that only a model with a KV cache has; `memory` is for latents too.
 _OF_STATE = ("memory", "block_tokens", "state", "draft", "prefix_cache")
 
 
@@ -26,7 +26,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     model    names the files again; they are already here, so nothing is downloaded
     name     what it is served as; "" is its own name
-    blocks, memory_bytes   the size of its pool, by either; an encoder has none
+    blocks, memory_bytes   the size of its pool, by either; an encoder has none, and latents are counted in bytes: no
+             more than all seats can fill
     weight   its share of the device's time beside other models
     """
 
@@ -60,6 +61,7 @@ class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelOptions, ...]
     cache: str
     threads: int | None = None
+    native: str = "auto"
     max_slowdown: float = 2.0
 
 
@@ -68,15 +70,22 @@ def replica_options(
 ) -> ReplicaOptions:
     """`patterns` are the models' by served name. The memory of the server goes to the models that keep state and have
     none of their own, in proportion to their shares; `--memory auto` is a quarter of the memory that is free now, at
-    most 4 GiB. Raises ConfigError for more than is free, and for an option that its model's pattern does not have."""
+    most 4 GiB. Latents are small, so a diffusion model has a share only of a size that is given in bytes. Raises
+    ConfigError for more than is free, and for an option that its model's pattern does not have."""
     memory = _divided(served.memory, choices, patterns)
     models = tuple(_model(choice, patterns[choice.name], memory.get(choice.name, Memory())) for choice in choices)
-    return ReplicaOptions(models=models, cache=str(cache), threads=served.threads, max_slowdown=served.max_slowdown)
+    return ReplicaOptions(
+        models=models,
+        cache=str(cache),
+        threads=served.threads,
+        native=served.native,
+        max_slowdown=served.max_slowdown,
+    )
 
 
 def _divided(total: Memory, choices: Sequence[ModelChoice], patterns: Mapping[str, Pattern]) -> dict[str, Memory]:
     """What each model with state has for it, by served name."""
-    keeping = [choice for choice in choices if patterns[choice.name] == "text"]
+    keeping = [choice for choice in choices if _keeps(choice, patterns[choice.name], total)]
     available = psutil.virtual_memory().available
     auto = Memory(bytes=min(available // _AUTO_SHARE, _AUTO_MOST_BYTES))
     given = {choice.name: auto if choice.memory.auto else choice.memory for choice in keeping if choice.memory}
@@ -90,6 +99,16 @@ def _divided(total: Memory, choices: Sequence[ModelChoice], patterns: Mapping[st
         what = total if len(sharing) == len(keeping) else Memory(bytes=asked)
         raise ConfigError("--memory", f"{what} is more than the {available >> 20}MiB that are free")
     return given
+
+
+def _keeps(choice: ModelChoice, pattern: Pattern, total: Memory) -> bool:
+    """Whether a model has a part of the memory for state, or memory of its own."""
+    own = choice.memory
+    if pattern == "image" and own is not None and own.blocks is not None:
+        text = f"{own} are blocks of a KV cache, and {choice.source} keeps latents; give a size like 64MiB"
+        raise ConfigError("--model", text)
+    given = own or total
+    return pattern == "text" or (pattern == "image" and given.bytes is not None)
 
 
 def _part(whole: Memory, choice: ModelChoice, parts: int) -> Memory:
@@ -106,7 +125,7 @@ def _part(whole: Memory, choice: ModelChoice, parts: int) -> Memory:
 def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOptions:
     options = choice.options
     for field in _OF_STATE:
-        if pattern != "text" and field in choice.own:
+        if pattern != "text" and field in choice.own and (pattern, field) != ("image", "memory"):
             key = field.replace("_", "-")
             raise ConfigError("--model", f"{key} is for a model with a KV cache, and {choice.source} has none")
     return ModelOptions(
@@ -128,5 +147,6 @@ def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOption
             max_context=options.max_context or 1 << 30,
             max_bypass=options.max_bypass,
             policy=options.policy,
+            admit=options.admit,
         ),
     )

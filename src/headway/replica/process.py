@@ -74,12 +74,21 @@ class Replica:
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
         while not self._stopped:
+            if self.engine.idle:
+                self._keep()
             idle_ms = _GRAMMAR_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
             self._receive(idle_ms if self.engine.idle else 0)
             if not self.engine.idle:
                 self._tell(tuple(self.engine.step()))
             if not front_alive():
-                return
+                break
+        self._keep()
+
+    def _keep(self) -> None:
+        """Write down what was measured since the last time that nothing was to be done."""
+        for model in self.models.values():
+            if model.durations is not None:
+                model.durations.save()
 
     def _receive(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""

@@ -87,7 +87,8 @@ class Pair:
         model = text_model(
             executor,
             StateMemory(pool, prefix_cache=self.options.prefix_cache),
-            EngineOptions(seats=self.options.seats, step_tokens=self.options.step_tokens),
+            # two requests are to get in each other's way
+            EngineOptions(seats=self.options.seats, step_tokens=self.options.step_tokens, admit="optimistic"),
         )
         engine = Engine([model], clock, emit=emit)
         for name, prompt in self.prompts.items():

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from headway.core.request import FinishReason
 from headway.front.state import State
+from headway.story.tell.views import DeadlineView
 
 Count: TypeAlias = int
 Object: TypeAlias = dict[str, Any]
@@ -140,6 +141,45 @@ class EmbeddingList(msgspec.Struct):
     data: list[Embedding]
     usage: EvaluatedUsage
     headway: Evaluations
+
+
+class MadeImage(msgspec.Struct):
+    """The request of one image, and with what it can be made again."""
+
+    id: str
+    seed: int
+    steps: Count
+    guidance: float
+    deadline: DeadlineView | UnsetType = UNSET
+
+
+class MadeImages(msgspec.Struct):
+    images: list[MadeImage]
+
+
+class Image(msgspec.Struct):
+    """A PNG file in base64."""
+
+    b64_json: str
+
+
+class ImageUsage(msgspec.Struct):
+    """Tokens of the texts that were evaluated; an image has none."""
+
+    input_tokens: Count
+    output_tokens: Count
+    total_tokens: Count
+    input_tokens_details: dict[str, Count]
+
+
+class Images(msgspec.Struct):
+    created: int
+    data: list[Image]
+    background: Literal["opaque"]
+    output_format: Literal["png"]
+    size: str
+    usage: ImageUsage
+    headway: MadeImages
 
 
 class RankedText(msgspec.Struct):

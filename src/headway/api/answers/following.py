@@ -11,7 +11,7 @@ from starlette.types import Receive
 
 from headway.api.answers.never import Wanted, never
 from headway.core.events import NOT_FINITE
-from headway.core.request import EmbedRequest, Stage, TextRequest
+from headway.core.request import AnyRequest, Stage
 from headway.core.verdict import Never
 from headway.front.exchange import Exchange
 from headway.front.models import FrontModel
@@ -36,7 +36,7 @@ class Following:
         self._left = 0  # requests without an end yet
         self._wanted: dict[str, Wanted] = {}
 
-    def submit(self, news: Sequence[TextRequest | EmbedRequest], wanted: Sequence[Wanted]) -> list[Inbox]:
+    def submit(self, news: Sequence[AnyRequest], wanted: Sequence[Wanted]) -> list[Inbox]:
         """`wanted` says in which fields of the body each asked for what. Raises DuplicateRequest."""
         exchange = self._exchange
         inboxes = self._front.submit(news, exchange.received_at, exchange.claim, self._queue)

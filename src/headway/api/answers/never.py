@@ -51,6 +51,17 @@ def never(verdict: Never, wanted: Wanted, block_tokens: int) -> Refusal:
         case "seats":
             text = f"n is {verdict.need}: each answer takes a seat, and the server has {verdict.limit}"
             return _refusal(f"{text}. Please reduce n", verdict.option, "never_seats", "n")
+        case "deadline":
+            return too_late(verdict)
+
+
+def too_late(verdict: Never) -> Refusal:
+    """The answer cannot be complete by its deadline."""
+    text = (
+        f"deadline_ms leaves {verdict.limit} ms, and by what recent steps took the answer is complete in "
+        f"{verdict.need} ms at the earliest. Ask for less, or allow more time."
+    )
+    return Refusal(422, text, code="deadline", param="deadline_ms")
 
 
 def context_exceeded(wanted: Wanted, limit: int, option: str | None) -> Refusal:

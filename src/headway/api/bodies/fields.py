@@ -14,7 +14,7 @@ import msgspec
 from headway.api.bodies.known import is_hint
 from headway.api.bodies.reading import as_struct, read_object
 from headway.core.errors import InvalidRequest
-from headway.core.request import MOST, MOST_LOGPROBS
+from headway.core.request import MOST, MOST_LOGPROBS, MOST_PREVIEWS
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
@@ -39,6 +39,7 @@ RANGES: dict[str, Range] = {
     "deadline_ms": Range(0, MOST, above=True),
     "dimensions": Range(1, MOST),
     "frequency_penalty": Range(-2, 2),
+    "guidance": Range(0, 100),
     "logprobs": Range(0, MOST_LOGPROBS),
     "max_completion_tokens": Range(1, MOST),
     "max_tokens": Range(1, MOST),
@@ -46,11 +47,13 @@ RANGES: dict[str, Range] = {
     "min_p": Range(0, 1),
     "min_tokens": Range(0, MOST),
     "n": Range(1, MOST),
+    "partial_images": Range(0, MOST_PREVIEWS),
     "presence_penalty": Range(-2, 2),
     "priority": Range(-(1 << 63), (1 << 63) - 1),
     "prompt_logprobs": Range(0, MOST_LOGPROBS),
     "repetition_penalty": Range(0, 100, above=True),
     "seed": Range(-(1 << 63), (1 << 63) - 1),
+    "steps": Range(1, MOST),
     "temperature": Range(0, 2),
     "top_k": Range(-1, MOST),
     "top_logprobs": Range(0, MOST_LOGPROBS),

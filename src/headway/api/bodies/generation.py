@@ -55,9 +55,17 @@ class _Common(Formats, forbid_unknown_fields=True, kw_only=True):
     skip_special_tokens: bool = True
     stop_token_ids: list[int] = msgspec.field(default_factory=list)
     priority: int = 0
+    deadline_ms: float | None = None
+    user: Any = None
     cache_salt: str = ""
     prompt_logprobs: int | None = None
     draft: str | None = None
+
+    def caller(self) -> str:
+        """Whose share of the service it counts against: `user`, or without it `cache_salt`. Raises InvalidRequest."""
+        if self.user is not None and not isinstance(self.user, str):
+            raise InvalidRequest("user", f"user is {self.user!r}; with --policy fair it must be a string")
+        return f"user {self.user}" if self.user else f"salt {self.cache_salt}" if self.cache_salt else ""
 
     def drafts(self) -> int | None:
         """Guesses at a time; None: as the server does. Raises InvalidRequest."""

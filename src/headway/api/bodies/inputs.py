@@ -135,26 +135,12 @@ def embedding_inputs(
     """What is evaluated of each input, or of all of them together where they are the chunks of one document. Raises
     InvalidRequest for ids that are no tokens, a prompt before token ids, and a chunk without tokens."""
     assert model.ready is not None
-    limit, vocab = model.ready.max_context, model.ready.facts.vocab
+    limit = model.ready.max_context
     names = [f"input[{i}]" if listed else "input" for i in range(len(given))]
     frame = model.frame if body.add_special_tokens else _UNFRAMED
     if body.treatment in ("error", "late") and (long := _told_by_length(model, given, names, limit - frame.around)):
         return replace(long, tokens=long.tokens + frame.around)
-    if prompt and (body.prompt_name or body.input_type) and not all(isinstance(each, str) for each in given):
-        raise InvalidRequest("input", "a prompt is put before texts, but input has token ids; leave out the prompt")
-    texts = [each for each in given if isinstance(each, str)]
-    prompted = len(texts) if body.one_vector_each or body.chunk_tokens else 1  # a document's first chunk only
-    encoded = iter(_encode(model, [*(prompt + each for each in texts[:prompted]), *texts[prompted:]]))
-    inputs: list[_Input] = []
-    for name, each in zip(names, given, strict=True):
-        if isinstance(each, str):
-            inputs.append(_Input(next(encoded), frame))
-            continue
-        _check_ids(name, each, frame, vocab)
-        inputs.append(_Input(frame.within(each), frame))
-    for name, one in zip(names, inputs, strict=True):
-        if not one.positions:
-            raise InvalidRequest("input", f"{name} has no tokens; at least one is needed")
+    inputs = _tokenized(model, body, given, names, prompt)
     if body.treatment == "late":
         return _late(body, inputs, names, limit)
     opening = _encode(model, [prompt])[0] if prompt and body.treatment == "split" else []
@@ -177,6 +163,29 @@ class _Input:
     @property
     def positions(self) -> int:
         return len(self.tokens) + self.frame.around
+
+
+def _tokenized(
+    model: FrontEncoder, body: EmbeddingsBody, given: Sequence[Given], names: Sequence[str], prompt: str
+) -> list[_Input]:
+    """Each input with its prompt; of a document that comes in chunks only the first has one."""
+    if prompt and (body.prompt_name or body.input_type) and not all(isinstance(each, str) for each in given):
+        raise InvalidRequest("input", "a prompt is put before texts, but input has token ids; leave out the prompt")
+    assert model.ready is not None
+    texts = [each for each in given if isinstance(each, str)]
+    prompted = len(texts) if body.one_vector_each or body.chunk_tokens else 1
+    encoded = iter(_encode(model, [*(prompt + each for each in texts[:prompted]), *texts[prompted:]]))
+    frame = model.frame if body.add_special_tokens else _UNFRAMED
+    inputs: list[_Input] = []
+    for name, each in zip(names, given, strict=True):
+        if isinstance(each, str):
+            inputs.append(_Input(next(encoded), frame))
+        else:
+            _check_ids(name, each, frame, model.ready.facts.vocab)
+            inputs.append(_Input(frame.within(each), frame))
+        if not inputs[-1].positions:
+            raise InvalidRequest("input", f"{name} has no tokens; at least one is needed")
+    return inputs
 
 
 def _check_ids(name: str, ids: list[int], frame: Frame, vocab: int) -> None:

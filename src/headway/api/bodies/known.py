@@ -29,7 +29,6 @@ _NOTHING: tuple[Any, ...] = ()
 OPENAI: dict[str, tuple[Any, ...]] = {
     "audio": _NOTHING,
     "best_of": (1,),
-    "deadline_ms": _NOTHING,
     "echo": _OFF,
     "function_call": ("none",),
     "functions": _EMPTY,
@@ -164,6 +163,20 @@ ENCODERS: dict[str, tuple[Any, ...]] = {
     "truncation": _OFF,
     "truncation_side": ("right",),
     "use_activation": (True,),
+}
+
+
+#: The same of `/v1/images/generations`: OpenAI's.
+IMAGES: dict[str, tuple[Any, ...]] = {
+    "background": ("auto", "opaque"),
+    "complexity": _NOTHING,
+    "frame_count": _NOTHING,
+    "frame_duration_ms": _NOTHING,
+    "moderation": ("auto",),
+    "output_compression": (100,),
+    "quality": ("auto", "standard"),
+    "style": _NOTHING,
+    "svg": _NOTHING,
 }
 
 

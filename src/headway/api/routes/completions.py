@@ -107,13 +107,15 @@ async def _generate(
     await refuse_over_long(front, model, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
     field = "messages" if isinstance(body, ChatBody) else "prompt"
     settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
-    if body.priority and not model.options.heeds_priority:
-        body.priority = 0
-        ignored = [*ignored, "priority"]
+    ignored = [*ignored, *_drop_unheeded(body, model.options.engine.policy)]
+    if body.deadline_ms is not None:  # it counts from the arrival
+        body.deadline_ms -= (front.clock.now_ns() - current.received_at) / 1e6
     news = [
         _new(body, model.name, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
         for i, prompt in enumerate(prompts)
     ]
+    if model.options.engine.policy == "fair":
+        news = [msgspec.structs.replace(new, caller=body.caller()) for new in news]
     for new in news:
         new.check(model.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
     headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
@@ -127,6 +129,16 @@ async def _generate(
         request, headers, include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
     )  # fmt: skip
+
+
+def _drop_unheeded(body: ChatBody | CompletionBody, policy: str) -> list[str]:
+    """The fields that have an effect only under another policy, which are then absent."""
+    absent = {"priority": 0, "deadline_ms": None, "user": None}
+    heeded = {"priority": "priority", "deadline_ms": "deadline", "user": "fair"}
+    unheeded = [name for name, value in absent.items() if getattr(body, name) != value and heeded[name] != policy]
+    for name in unheeded:
+        setattr(body, name, absent[name])
+    return unheeded
 
 
 def _asked(model: FrontTextModel, body: ChatBody, tools: Tools | None) -> Asked | None:
@@ -157,6 +169,7 @@ def _new(
         stop=body.stops(),
         ignore_eos=body.ignore_eos,
         priority=body.priority,
+        deadline_ms=body.deadline_ms,
         cache_salt=body.cache_salt,
         grammar=asked.grammar if asked else None,
         logprobs=body.top,

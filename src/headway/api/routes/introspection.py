@@ -67,7 +67,7 @@ async def pool(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     front: Front = request.app.state.front
-    return Response(front.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(front.metrics.text(front.clock.now_ns()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _json(view: PageView | RequestView | ListView | PoolView) -> Response:

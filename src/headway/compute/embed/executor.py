@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from headway.artifacts.files import ModelFiles, Modules
 from headway.compute.embed.formats import FORMATS, choose_weights, multiplies_bf16
 from headway.compute.embed.pooling import Scores, Vectors, check_stages
+from headway.compute.embed.shares import Shares
 from headway.compute.embed.smoothing import smoothed
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
@@ -35,10 +37,13 @@ class EncoderExecutor:
         products: Products,
         stages: Vectors | Scores,
         max_step_positions: int,
+        threads: int = 1,
     ) -> None:
         self._facts, self._encoder, self._products, self._stages = facts, encoder, products, stages
         self._max_step_positions = max_step_positions
-        self._scratch = Scratch() if facts.weights_format != "fp32" and multiplies_bf16() else None
+        self._narrow = facts.weights_format != "fp32" and multiplies_bf16()
+        self._own = threading.local()  # each thread's scratch
+        self._shares = Shares(threads)
         self._counted = np.arange(encoder.spec.max_context)
 
     @property
@@ -61,7 +66,7 @@ class EncoderExecutor:
         cache, progress      as of the text executor; an encoder's weights are packed as they are read, so nothing is
                              kept in the cache and there is nothing to wait for
         weights              see `embed/formats.py` for what "auto" is
-        threads              of torch, for the whole process; None leaves torch's choice
+        threads              that evaluate, and of torch for the whole process; None leaves torch's choice
         max_step_positions   positions of a step of several inputs; a single longer input takes a step of its own
 
         Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
@@ -99,9 +104,8 @@ class EncoderExecutor:
             graph=files.graph,
             normalized=modules.normalize,
         )
-        return cls(facts, encoder, products, stages, max_step_positions)
+        return cls(facts, encoder, products, stages, max_step_positions, torch.get_num_threads())
 
-    @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """See `Executor.run`. Raises ValueError for an input longer than the model's context, or several inputs of
         more positions together than it was loaded for."""
@@ -115,32 +119,74 @@ class EncoderExecutor:
             raise ValueError(f"an input of {longest} positions; the model takes {self._encoder.spec.max_context}")
         if len(inputs) > 1 and plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
-        return self._evaluate(inputs)
-
-    def _evaluate(self, inputs: Sequence[Evaluate]) -> StepResult:
         order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].tokens))
         ordered = [inputs[place] for place in order]
-        groups = _groups([len(item.tokens) for item in ordered])
-        states = self._encoder(self._packed(ordered, groups))
-        results: list[Vector | None] = [None] * len(inputs)
+        found: list[Vector | None] = [None] * len(inputs)
         spoiled: list[int] = []
-        at = 0
-        for group in groups:
-            places, of_group = order[at : at + group.inputs], ordered[at : at + group.inputs]
-            at += group.inputs
-            mine = states[group.first : group.end].view(group.inputs, group.length, -1)
+
+        def evaluate(places: Sequence[int]) -> list[tuple[Vector, bool]]:
+            return self._evaluate([ordered[place] for place in places])
+
+        for places, results in self._shares.each([len(item.tokens) for item in ordered], evaluate):
+            for place, (vector, finite) in zip(places, results, strict=True):
+                found[order[place]] = vector
+                spoiled += [] if finite else [order[place]]
+        return StepResult(tuple(vector for vector in found if vector is not None), tuple(sorted(spoiled)))
+
+    @torch.inference_mode()
+    def _evaluate(self, inputs: Sequence[Evaluate]) -> list[tuple[Vector, bool]]:
+        """What comes of `inputs`, sorted by length, and whether it is finite. Safe for concurrent calls."""
+        groups = _groups([len(item.tokens) for item in inputs])
+        found: list[tuple[Vector, bool]] = []
+        for group, (states, firsts) in zip(groups, self._states(inputs, groups), strict=True):
+            of_group = inputs[len(found) : len(found) + group.inputs]
             plain = [row for row, item in enumerate(of_group) if not item.raw and not item.pools]
-            if plain:
-                vectors = self._stages(mine if len(plain) == group.inputs else mine[plain])
-                spoiled += [places[plain[row]] for row in rows_not_finite(vectors)]
-                for row, values in zip(plain, vectors.numpy(), strict=True):
-                    results[places[row]] = Vector(values.tobytes())
+            vectors = iter(self._plain(firsts if len(plain) == group.inputs else firsts[plain]) if plain else ())
             for row, item in enumerate(of_group):
                 if item.raw or item.pools:
-                    rows = mine[row] if item.raw else self._ranges(mine[row], item.pools)
-                    spoiled += [places[row]] if rows_not_finite(rows) else []
-                    results[places[row]] = Vector(rows.numpy().tobytes())
-        return StepResult(tuple(found for found in results if found is not None), tuple(sorted(spoiled)))
+                    rows = states[row] if item.raw else self._ranges(states[row], item.pools)
+                    found.append((Vector(rows.numpy().tobytes()), not rows_not_finite(rows)))
+                else:
+                    found.append(next(vectors))
+        return found
+
+    def _plain(self, states: torch.Tensor) -> list[tuple[Vector, bool]]:
+        """The vectors of whole inputs of one length, [inputs, positions, hidden]."""
+        vectors = self._stages(states)
+        spoiled = set(rows_not_finite(vectors))
+        return [(Vector(values.tobytes()), row not in spoiled) for row, values in enumerate(vectors.numpy())]
+
+    def _states(
+        self, inputs: Sequence[Evaluate], groups: Sequence[Group]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each group, the hidden states that ranges and single positions are read from, and those that whole
+        inputs are pooled from: [inputs, positions, hidden] each. The same for an input whatever others ask for."""
+        packed = self._packed(inputs, groups)
+        if not self._stages.first_only:
+            states = self._encoder(packed)
+            for group in groups:
+                mine = states[group.first : group.end].view(group.inputs, group.length, -1)
+                yield mine, mine
+            return
+        starts = [start for group in groups for start in range(group.first, group.end, group.length)]
+        starts += [0] * (self._products.rows(len(starts)) - len(starts))
+        asked = any(item.raw or item.pools for item in inputs)
+        firsts, everything = self._encoder.first(packed, torch.tensor(starts), all_too=asked)
+        at = 0
+        for group in groups:
+            own = firsts[at : at + group.inputs].unsqueeze(1)
+            at += group.inputs
+            states = own if everything is None else everything[group.first : group.end]
+            yield states.view(group.inputs, -1, states.shape[-1]), own
+
+    def _scratch(self) -> Scratch | None:
+        """The calling thread's memory for attention in bf16."""
+        if not self._narrow:
+            return None
+        if not hasattr(self._own, "scratch"):
+            self._own.scratch = Scratch()
+        scratch: Scratch = self._own.scratch
+        return scratch
 
     def _ranges(self, states: torch.Tensor, pools: Sequence[tuple[int, int]]) -> torch.Tensor:
         """One vector for each range of positions of `states` [positions, hidden]: [ranges, values]."""
@@ -165,7 +211,7 @@ class EncoderExecutor:
             tokens=torch.from_numpy(tokens),
             positions=torch.from_numpy(positions),
             second=None if second is None else torch.from_numpy(second),
-            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias, self._scratch),
+            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias, self._scratch()),
         )
 
 

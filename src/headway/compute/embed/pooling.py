@@ -47,6 +47,8 @@ class Vectors:
             for i, stage in enumerate(modules.dense)
         ]
         self.values = modules.dense[-1].outputs if modules.dense else hidden * len(modules.pooling)
+        #: An input's first hidden state is all that is looked at.
+        self.first_only = set(modules.pooling) == {"cls"}
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """[inputs, values] of [inputs, positions, hidden]."""
@@ -64,6 +66,7 @@ class Scores:
 
     def __init__(self, spec: EncoderSpec, activation: str, tensors: Tensors) -> None:
         self._spec, self._activation, self._tensors = spec, activation, tensors
+        self.first_only = spec.head_pooling == "cls"
         self._inner = ACTIVATIONS[spec.head_activation]
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:

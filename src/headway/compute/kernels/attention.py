@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from headway.compute.kernels.query_rows import KEY_TILE, QueryRows, probe
+from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import PagedState
 from headway.compute.kernels.tiles import Batch, batches
-from headway.compute.models.spec import DecoderSpec
 from headway.core.plan import Span
 
 #: Within one product of this contraction length the library's order of summation does not depend on how much of
@@ -113,12 +113,26 @@ class Work:
             _weigh(pairs, out)
 
 
-class StepAttention:
+class TorchAttention:
+    """A model's attention over its paged state; `words` say what it does."""
+
+    def __init__(self, rotary: Rotary, state: PagedState) -> None:
+        spec = rotary.spec
+        self._rotary, self._state, self._scratch = rotary, state, Scratch()
+        self._query_rows = probe_rows(spec.head_dim, spec.kv_heads)
+        self.words = f"batched products over gathered blocks, {self._query_rows.words}"
+
+    def step(self, spans: Sequence[Span], rows: int) -> TorchStepAttention:
+        """See `kernels.paged.Attention`."""
+        return TorchStepAttention(self._rotary, self._state, self._scratch, spans, rows, self._query_rows)
+
+
+class TorchStepAttention:
     """Attention of one step: built once from its spans, then called once per layer."""
 
     def __init__(
         self,
-        spec: DecoderSpec,
+        rotary: Rotary,
         state: PagedState,
         scratch: Scratch,
         spans: Sequence[Span],
@@ -126,8 +140,12 @@ class StepAttention:
         query_rows: QueryRows,
     ) -> None:
         """`rows` ≥ the spans' positions; results of rows past them (padding) are those of some other row."""
-        self._spec, self._state, self._query_rows = spec, state, query_rows
-        self._positions = sum(len(span.tokens) for span in spans)
+        self._rotary, self._spec, self._state, self._query_rows = rotary, rotary.spec, state, query_rows
+        spec = rotary.spec
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        padded = np.concatenate((positions, np.zeros(rows - len(positions), np.int64)))
+        self._turns = rotary.at(torch.from_numpy(padded))
+        self._positions = len(positions)
         self._slots = state.slots(spans)
         cut = batches(spans, spec, state.block_tokens)
         sizes = [spec.kv_heads * len(batch.tiles) * math.prod(self._cut(batch)) for batch in cut]
@@ -145,15 +163,12 @@ class StepAttention:
         ]
 
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
-        """Write the step's keys and values, then attend. Changes the layer's state at the step's positions.
-
-        qkv   [rows, heads + 2 · kv_heads, head_dim], contiguous; queries scaled, queries and keys rotated
-        Returns [rows, heads · head_dim].
-        """
+        """See `kernels.paged.StepAttention`."""
         heads, dim, state = self._spec.heads, self._spec.head_dim, self._state
-        new = qkv[: self._positions, heads:].transpose(0, 1)
+        turned = self._rotary.turn(layer, qkv, self._turns)
+        new = turned[: self._positions, heads:].transpose(0, 1)
         state.layers[layer].index_copy_(1, self._slots, new.to(state.dtype))
-        flat = qkv.view(-1, dim)
+        flat = turned.view(-1, dim)
         for work in self._works:
             work.run(state.layer_blocks[layer], flat)
         return self._results.index_select(0, self._back).view(-1, heads * dim)

@@ -77,6 +77,18 @@ class FullAttention:
             found.append(qkv.new_zeros(self._padding, hidden))
         return found[0] if len(found) == 1 else torch.cat(found)
 
+    def first(self, qkv: torch.Tensor, rows: int, window: int = 0) -> torch.Tensor:
+        """As calling it, for each input's first position only: [rows, hidden], in the inputs' order, zeros behind."""
+        hidden = qkv.shape[1] // 3
+        found = []
+        for group, bias in zip(self._groups, self._bias, strict=True):
+            part = qkv[group.first : group.end].view(group.inputs, group.length, 3, self._heads, -1)
+            query, key, value = part[:, : window + 1 if window else None].permute(2, 0, 3, 1, 4).unbind(0)
+            own = None if bias is None else bias[:, :, :1]
+            found.append(F.scaled_dot_product_attention(query[:, :, :1], key, value, own).reshape(-1, hidden))
+        found.append(qkv.new_zeros(rows - sum(group.inputs for group in self._groups), hidden))
+        return torch.cat(found)
+
     def _windowed(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int) -> torch.Tensor:
         """Tiles of queries against the keys that any of them sees: work grows with the length, not its square."""
         length = query.shape[2]

@@ -29,6 +29,10 @@ class PagedState:
         #: The same bytes as [2 · kv_heads · blocks, block_tokens · head_dim]: what is gathered.
         self.layer_blocks = [layer.view(self.planes * blocks, -1) for layer in self.layers]
 
+    def data_ptr(self) -> int:
+        """The address of [layers, 2 · kv_heads, blocks · block_tokens, head_dim]."""
+        return self._all.data_ptr()
+
     def slots(self, spans: Sequence[Span]) -> torch.Tensor:
         """Where along a layer's second dimension each of the spans' positions lies: [positions], int64."""
         found = []

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from headway.compute.finite import rows_not_finite
-from headway.compute.kernels.attention import StepAttention
 from headway.compute.kernels.linear import Products
+from headway.compute.kernels.norm import Norm, rms_norm
+from headway.compute.kernels.paged import StepAttention
 from headway.compute.kernels.rows import Product
 from headway.compute.models.spec import DecoderSpec
-
-Norm = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer's products and norms; `qkv` and `gate_up` are fused. `qk_norm` is None where there is none."""
+    """One layer's products and norms; `qkv` and `gate_up` are fused."""
 
     attention_norm: Norm
     qkv: Product
-    qk_norm: Norm | None
     o: Product
     mlp_norm: Norm
     gate_up: Product
@@ -34,13 +32,12 @@ class Layer:
 class StepInput:
     """What one step evaluates, padded to a number of rows whose bits do not depend on it.
 
-    tokens, positions   [rows]
-    attention           the step's spans over the state
-    hidden_rows         rows whose last hidden state is asked for; may be empty
+    tokens        [rows]
+    attention     the step's spans over the state
+    hidden_rows   rows whose last hidden state is asked for; may be empty
     """
 
     tokens: torch.Tensor
-    positions: torch.Tensor
     attention: StepAttention
     hidden_rows: torch.Tensor
 
@@ -48,11 +45,8 @@ class StepInput:
 class Decoder:
     """Weights ready to run. Call it inside `torch.inference_mode`."""
 
-    def __init__(
-        self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], products: Products, positions: int
-    ) -> None:
-        """`tensors` are canonical (see `text/weights.py`); `products` are of their `matrices`;
-        `positions` bounds the positions ever evaluated.
+    def __init__(self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], products: Products) -> None:
+        """`tensors` are canonical (see `text/weights.py`); `products` are of their `matrices`.
 
         The embedding stays where `tensors` has it (a view of a mapped file): a lookup reads single rows.
         """
@@ -61,48 +55,20 @@ class Decoder:
         self._layers = [_layer(spec, tensors, products, f"layers.{i}.") for i in range(spec.layers)]
         self._norm = rms_norm(tensors["norm"], spec.norm_eps)
         self._head = products["head"]
-        cos, sin = spec.rope.table(positions, spec.head_dim)
-        # Scores are scaled on the queries' side, and that within the rotation: one product less per layer.
-        scale = torch.ones(1, spec.heads + spec.kv_heads, 1)
-        scale[:, : spec.heads] = spec.head_dim**-0.5
-        self._cos, self._sin, self._scale = cos, sin, scale
 
     def __call__(self, step: StepInput) -> tuple[torch.Tensor, list[int]]:
         """The normed hidden states [len(hidden_rows), hidden], fp32, for `logits`; and the rows whose hidden states
         are not finite, as they are where any number on the way to them was NaN. Writes the state of the step's
         positions."""
-        spec, attention = self.spec, step.attention
-        turned = spec.heads + spec.kv_heads
-        cos = self._cos.index_select(0, step.positions).unsqueeze(1) * self._scale
-        sin = self._sin.index_select(0, step.positions).unsqueeze(1) * self._scale
         x = F.embedding(step.tokens, self._embedding).float()
         for index, layer in enumerate(self._layers):
-            qkv = layer.qkv(layer.attention_norm(x)).float().view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
-            qk = qkv[:, :turned]
-            normal = qk if layer.qk_norm is None else layer.qk_norm(qk)
-            torch.addcmul(normal * cos, normal.roll(spec.head_dim // 2, -1), sin, out=qk)
-            x += layer.o(attention(index, qkv))
+            x += layer.o(step.attention(index, layer.qkv(layer.attention_norm(x))))
             x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x)).float()))
         return self._norm(x.index_select(0, step.hidden_rows)), rows_not_finite(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab], fp32, of [rows, hidden]."""
         return self._head(hidden).float() if len(hidden) else hidden.new_empty(0, self.spec.vocab)
-
-
-def rms_norm(weight: torch.Tensor, eps: float) -> Norm:
-    """x / sqrt(mean(x²) + eps) · weight over the last dimension (Zhang and Sennrich 2019).
-
-    Composed from operators that are quicker together than F.rms_norm on few rows; √size is folded into the weight.
-    """
-    size = weight.shape[-1]
-    scaled = weight.float() * size**0.5
-
-    def norm(x: torch.Tensor) -> torch.Tensor:
-        inverse: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().add_(eps * size).rsqrt_()
-        return (x * inverse).mul_(scaled)
-
-    return norm
 
 
 def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
@@ -127,15 +93,9 @@ def matrices(
 
 
 def _layer(spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], products: Products, prefix: str) -> Layer:
-    qk_norm = None
-    if spec.qk_norm:
-        query, key = (tensors[f"{prefix}{name}_norm"] for name in ("q", "k"))
-        per_head = torch.cat((query.expand(spec.heads, -1), key.expand(spec.kv_heads, -1)))
-        qk_norm = rms_norm(per_head, spec.norm_eps)
     return Layer(
         attention_norm=rms_norm(tensors[f"{prefix}attention_norm"], spec.norm_eps),
         qkv=products[f"{prefix}qkv"],
-        qk_norm=qk_norm,
         o=products[f"{prefix}o"],
         mlp_norm=rms_norm(tensors[f"{prefix}mlp_norm"], spec.norm_eps),
         gate_up=products[f"{prefix}gate_up"],

@@ -82,18 +82,34 @@ class Encoder:
 
     def __call__(self, inputs: Inputs) -> torch.Tensor:
         """The last hidden states: [rows, hidden], fp32."""
-        x = self._embedded(inputs)
-        turns: dict[Rope | None, Turn] = {
-            rope: (
-                cos.index_select(0, inputs.positions).unsqueeze(1),
-                sin.index_select(0, inputs.positions).unsqueeze(1),
-            )
-            for rope, (cos, sin) in self._turns.items()
-        }
-        layer_step = self._before if self.spec.pre_norm else self._after
+        x, turns = self._embedded(inputs), self._turned(inputs)
         for layer in self._layers:
-            x = layer_step(layer, x, inputs.attention, turns.get(layer.rope))
+            x = self._step(layer, x, inputs.attention, turns.get(layer.rope))
         return x if self._final_norm is None else self._final_norm(x)
+
+    def first(self, inputs: Inputs, rows: torch.Tensor, *, all_too: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The last hidden states of `rows`, which are the inputs' first positions in order (and any rows behind, up
+        to a number whose bits do not depend on it): the last layer is not evaluated for others. With `all_too`, those
+        of all rows as well."""
+        x, turns = self._embedded(inputs), self._turned(inputs)
+        for layer in self._layers[:-1]:
+            x = self._step(layer, x, inputs.attention, turns.get(layer.rope))
+        layer, attention, norm = self._layers[-1], inputs.attention, self._final_norm or (lambda x: x)
+        normed = layer.attention_norm(x) if self.spec.pre_norm and layer.attention_norm is not None else x
+        qkv = self._qkv(layer, normed, turns.get(layer.rope))
+        firsts = self._joined(layer, x.index_select(0, rows), layer.o(attention.first(qkv, len(rows), layer.window)))
+        everything = None
+        if all_too:
+            everything = norm(self._joined(layer, x, layer.o(attention(qkv, layer.window))))
+        return norm(firsts), everything
+
+    def _turned(self, inputs: Inputs) -> dict[Rope | None, Turn]:
+        """Each kind of rotation's cosines and sines for the step's rows."""
+        found: dict[Rope | None, Turn] = {}
+        for rope, (cos, sin) in self._turns.items():
+            at = inputs.positions
+            found[rope] = cos.index_select(0, at).unsqueeze(1), sin.index_select(0, at).unsqueeze(1)
+        return found
 
     def _embedded(self, inputs: Inputs) -> torch.Tensor:
         x = F.embedding(inputs.tokens, self._embedding)
@@ -107,32 +123,30 @@ class Encoder:
                 x += self._types[0]
         return self._embedding_norm(x)
 
-    def _after(
+    def _step(
         self, layer: EncoderLayer, x: torch.Tensor, attention: FullAttention, turn: Turn | None
     ) -> torch.Tensor:
-        """Norms after each block."""
+        """One layer, in place of `x`."""
+        normed = layer.attention_norm(x) if self.spec.pre_norm and layer.attention_norm is not None else x
+        return self._joined(layer, x, layer.o(attention(self._qkv(layer, normed, turn), layer.window)))
+
+    def _joined(self, layer: EncoderLayer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """What follows attention: with norms after each block, or before it. In place of `x`."""
+        if self.spec.pre_norm:
+            x += attended
+            return x.add_(self._mlp(layer, layer.mlp_norm(x)))
         assert layer.attention_norm is not None
-        x = layer.attention_norm(_plus(x, layer.qkv_scale, self._attended(layer, x, attention, turn)))
+        x = layer.attention_norm(_plus(x, layer.qkv_scale, attended))
         return layer.mlp_norm(_plus(x, layer.up_scale, self._mlp(layer, x)))
 
-    def _before(
-        self, layer: EncoderLayer, x: torch.Tensor, attention: FullAttention, turn: Turn | None
-    ) -> torch.Tensor:
-        """Norms before each block."""
-        normed = x if layer.attention_norm is None else layer.attention_norm(x)
-        x += self._attended(layer, normed, attention, turn)
-        x += self._mlp(layer, layer.mlp_norm(x))
-        return x
-
-    def _attended(
-        self, layer: EncoderLayer, x: torch.Tensor, attention: FullAttention, turn: Turn | None
-    ) -> torch.Tensor:
+    def _qkv(self, layer: EncoderLayer, x: torch.Tensor, turn: Turn | None) -> torch.Tensor:
+        """Queries, keys and values, rotated if the layer does that: [rows, 3 · hidden], fp32."""
         qkv = layer.qkv(x).float()
         if turn is not None:
             heads = qkv.view(len(qkv), 3 * self.spec.heads, self.spec.head_dim)[:, : 2 * self.spec.heads]
             cos, sin = turn
             torch.addcmul(heads * cos, heads.roll(self.spec.head_dim // 2, -1), sin, out=heads)
-        return layer.o(attention(qkv, layer.window))
+        return qkv
 
     def _mlp(self, layer: EncoderLayer, x: torch.Tensor) -> torch.Tensor:
         up = layer.up(x).float()

@@ -13,9 +13,9 @@ from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
-from headway.compute.kernels.attention import Scratch, StepAttention, probe_rows
 from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
-from headway.compute.kernels.query_rows import QueryRows
+from headway.compute.kernels.paged import Attention, paged_attention
+from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import PagedState
 from headway.compute.models.decoder import Decoder, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
@@ -68,16 +68,14 @@ class TextExecutor:
         facts: ModelFacts,
         decoder: Decoder,
         state: PagedState,
+        attention: Attention,
         rows: Callable[[int], int],
-        query_rows: QueryRows,
         max_step_positions: int,
         held: tuple[HeldFile, ...],
     ) -> None:
-        """`rows` and `query_rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's
-        files in the cache."""
+        """`rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's files in the cache."""
         self._facts, self._decoder, self._state, self._held = facts, decoder, state, held
-        self._rows, self._query_rows, self._max_step_positions = rows, query_rows, max_step_positions
-        self._scratch = Scratch()
+        self._attention, self._rows, self._max_step_positions = attention, rows, max_step_positions
         self.blocks = state.blocks
 
     @property
@@ -97,12 +95,14 @@ class TextExecutor:
         state: str = "auto",
         threads: int | None = None,
         max_step_positions: int = 512,
+        native: str = "auto",
         progress: Progress | None = None,
     ) -> TextExecutor:
         """Bring a model to where it can run: exactly one of `blocks` and `memory_bytes` sizes the pool.
 
         cache       folder of files made at the first start (see `text/weights.py`)
         threads     of torch, for the whole process; None leaves torch's choice
+        native      which kernels of the native library to run, as `--native` has it
         progress    called with (done_bytes, total_bytes) while the cache file is made
 
         Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
@@ -119,9 +119,10 @@ class TextExecutor:
             check_free(spec, blocks, block_tokens, state)
             loaded = load_tensors(spec, files, weights, cache, progress)
             products = Products(probe_kernel(weights), matrices(spec, loaded.tensors))
-            query_rows = probe_rows(spec.head_dim, spec.kv_heads)
-            decoder = Decoder(spec, loaded.tensors, products, min(spec.max_context, blocks * block_tokens))
+            decoder = Decoder(spec, loaded.tensors, products)
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
+            rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
+            attention = paged_attention(rotary, paged, native)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -133,18 +134,17 @@ class TextExecutor:
             state_format=state,
             block_bytes=block_bytes(spec, block_tokens, state),
             eos_ids=files.eos_ids,
-            kernels={
-                "products": products.words,
-                "attention": f"batched products over gathered blocks, {query_rows.words}",
-            },
+            kernels={"products": products.words, "attention": attention.words},
         )
-        return cls(facts, decoder, paged, products.rows, query_rows, max_step_positions, loaded.held)
+        return cls(facts, decoder, paged, attention, products.rows, max_step_positions, loaded.held)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
         if plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
+        if plan.fills:
+            self._state.copy(plan.fills)
         spans = plan.spans
         results, spoiled = self._answer(spans) if spans else ((), ())
         # Attention hides a position by a weight of zero, and zero times NaN is NaN: none may stay in the pool.
@@ -190,10 +190,8 @@ class TextExecutor:
         rows = self._rows(count)
         padding = [0] * (rows - count)
         tokens = [token for span in spans for token in span.tokens]
-        positions = [position for span in spans for position in range(span.start, span.end)]
         return StepInput(
             tokens=torch.tensor(tokens + padding),
-            positions=torch.tensor(positions + padding),
-            attention=StepAttention(self._decoder.spec, self._state, self._scratch, spans, rows, self._query_rows),
+            attention=self._attention.step(spans, rows),
             hidden_rows=torch.tensor(hidden_rows, dtype=torch.int64),
         )

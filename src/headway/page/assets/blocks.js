@@ -31,7 +31,8 @@ export class BlocksView {
   // `focus` is the record that is pointed at, or else the chosen one; null when there is neither. `steps` are recent.
   draw(story, focus, steps) {
     const models = [...story.models.values()];
-    const wait = focus?.verdict?.kind === "wait" && focus.verdict.rule === "blocks" ? focus.verdict : null;
+    const lacks = focus?.verdict?.kind === "wait" && ["blocks", "reservation"].includes(focus.verdict.rule);
+    const wait = lacks ? focus.verdict : null;
     const { context, width, height } = prepare(this._canvas, this._canvas.parentElement.clientHeight);
     this._maps = [];
     const mapped = models.filter((model) => model.mapped);

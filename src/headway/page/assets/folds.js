@@ -4,7 +4,7 @@ import { SequenceRecord } from "page/record.js";
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
-  holders: [], others: 0,
+  holders: [], others: 0, kept: 0, by: "",
 };
 
 export const FOLDS = {
@@ -33,6 +33,7 @@ export const FOLDS = {
     record.model = model.name;
     model.pattern ??= event.pattern;
     record.order = event.order;
+    record.deadlineAt = event.deadline_at ?? null;
     record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;

@@ -97,7 +97,7 @@ export class Header {
     slider.max = Math.max(tape.last, 1);
     slider.value = number;
     const going = recorded ? playing : held === null;
-    setText($("pause"), going ? "Pause" : recorded ? "Play" : "Go on");
+    setText($("pause"), going ? "Pause" : recorded ? "Play" : "Continue");
     $("pause").setAttribute("aria-pressed", String(!going));
     setText($("live"), recorded ? "End" : "Live");
     $("live").disabled = recorded ? number >= tape.last : held === null;

@@ -61,6 +61,7 @@ export class Record {
     this.message = null;
     this.dropped = null;
     this.endedAt = null;
+    this.deadlineAt = null;
   }
 
   get ended() {

@@ -24,7 +24,8 @@ export class RibbonView {
       this._clear();
       return;
     }
-    const scale = width / Math.max(view.elapsed_ms, 1e-6);
+    const { whole, due } = span(view);
+    const scale = width / Math.max(whole, 1e-6);
     let at = 0;
     for (const interval of view.intervals) {
       const segment = { interval, from: at * scale, to: (at + interval.ms) * scale };
@@ -33,7 +34,8 @@ export class RibbonView {
       at += interval.ms;
     }
     context.fillStyle = requestColour(hold.hue);
-    context.fillRect(0, HEIGHT - 3, width, 3);
+    context.fillRect(0, HEIGHT - 3, view.elapsed_ms * scale, 3);
+    if (due !== null) this._due(context, Math.min(due * scale, width - 2));
   }
 
   // The words below, which need not change with every frame.
@@ -49,7 +51,8 @@ export class RibbonView {
     update(this._list, rows, interval);
     update(this._why, this._words.why(view), (element, text) => setText(element, text), "p");
     const label = `${view.id}: ${rows.map((row) => `${row.name} ${row.of} ${row.ms}`).join(", ")}`;
-    this._canvas.setAttribute("aria-label", label);
+    const due = view.deadline ? `, deadline at ${duration(view.deadline.ms)}` : "";
+    this._canvas.setAttribute("aria-label", label + due);
   }
 
   _clear() {
@@ -94,6 +97,12 @@ export class RibbonView {
     context.restore();
   }
 
+  // When the complete answer is due.
+  _due(context, x) {
+    context.fillStyle = this._theme.ink;
+    context.fillRect(x, 0, 2, HEIGHT);
+  }
+
   _point(event) {
     const x = event.clientX - this._canvas.getBoundingClientRect().left;
     const found = this._segments.find((segment) => x >= segment.from && x <= Math.max(segment.to, segment.from + 2));
@@ -104,6 +113,12 @@ export class RibbonView {
     const { name, on, rule, ms } = found.interval;
     this._tip.show(event.clientX, event.clientY, [name, ...(on ? [`${on}: ${rule}`] : []), `${ms.toFixed(3)} ms`]);
   }
+}
+
+// How much of time is drawn: a life so far, and the deadline, once it is no further off than the life is long.
+function span({ elapsed_ms: elapsed, deadline }) {
+  const near = deadline && deadline.ms <= 2 * elapsed;
+  return { whole: near ? Math.max(elapsed, deadline.ms) : elapsed, due: near ? deadline.ms : null };
 }
 
 function kind({ name, on }) {

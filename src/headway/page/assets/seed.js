@@ -30,6 +30,7 @@ function recordOf(view, tape) {
     parts: (view.parts ?? []).map((part) => ({ ...part })), stages: view.stages ?? [],
     sinceStep: view.verdict?.since_step ?? 0, sinceAt: now - (view.verdict?.since_ms ?? 0) * 1e6,
   });
+  if (view.deadline) record.deadlineAt = record.receivedAt + view.deadline.ms * 1e6;
   if (over) record.endedAt = now;
   if (open) {
     Object.assign(record, { doing: { name: open.name, on: open.on, rule: open.rule }, doingSince: now - open.ns });

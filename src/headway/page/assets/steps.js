@@ -186,7 +186,7 @@ function describe({ step, ms, parts }, several) {
   const waits = Object.entries(step.waits).map(([id, wait]) => `${id} waits for ${wait.on}, ${wait.rule}`);
   return [
     `Step ${step.step}${several ? ` of ${step.model}` : ""}, ${duration(ms)}`,
-    `${spent} of ${count(step.budget, unitOf(step))}, ${Math.max(0, step.budget - spent)} left over`,
+    `${spent} of ${count(step.budget, unitOf(step))}, ${Math.max(0, step.budget - spent)} unused`,
     kinds.join(", "),
     ...some(rows, 8),
     ...some(waits, 3),

@@ -1,5 +1,7 @@
 // A record as GET /v1/requests/{id} shows it: story/tell/explain.py once more.
 
+import { ENDS } from "page/record.js";
+
 // `references` says how many sequences hold each block; it is counted once where many views are made.
 export function requestView(story, record, now, references = story.references(record.model)) {
   const view = {
@@ -19,10 +21,19 @@ export function requestView(story, record, now, references = story.references(re
     priority: record.priority,
     max_tokens: record.maxTokens,
   };
+  if (record.deadlineAt !== null) view.deadline = deadlineView(record, now);
   for (const field of ["prompt", "reason", "message", "dropped"]) {
     if (record[field] !== null) view[field] = record[field];
   }
   return view;
+}
+
+// When the complete answer is due, and whether it was there by then: null while it can be.
+function deadlineView(record, now) {
+  const left = record.deadlineAt - (record.endedAt ?? now);
+  const over = ENDS.has(record.stage) || left < 0;
+  const met = over ? record.stage === "finished" && left >= 0 : null;
+  return { ms: toMs(record.deadlineAt - record.receivedAt), left_ms: toMs(left), met };
 }
 
 // The verdict with what is known only when asked: who is ahead, and since when it stands.

@@ -16,6 +16,8 @@ from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,13 @@ class EmbedPattern:
         resumed = request.preemptions > 0
         return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
 
+    def least_work(self, request: Request, new: EmbedRequest, answers: AnswerLengths) -> LeastWork:
+        return LeastWork(new.positions, 0)
+
+    def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
+        """All is taken at admission."""
+        return []
+
     def works(self, request: Request) -> list[Work]:
         progress: EmbedProgress = request.progress
         return [Work(index, progress.inputs[index].cost, whole=True) for index in progress.left()]
@@ -140,6 +149,10 @@ class EmbedPattern:
 
     def holding(self, request: Request) -> tuple[int, int]:
         return 0, 0
+
+    def price(self, request: Request, short: int) -> int:
+        """Its vectors have left already."""
+        return 0
 
     def lose(self, request: Request) -> Lost:
         """The vectors of its inputs have left already."""

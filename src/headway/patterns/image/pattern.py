@@ -4,19 +4,22 @@ known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
-from headway.compute.executor import Executor
+from headway.compute.executor import Executor, ModelFacts
 from headway.core.errors import InvalidRequest
 from headway.core.events import Admitted, Arrived, Member, Moved
-from headway.core.plan import DecodePixels, Encode, Item, ItemResult, Pixels, StepPlan, Update
-from headway.core.request import ImageRequest, Pictured, Request, Stage
+from headway.core.plan import DecodePixels, Encode, ItemResult, Pixels, StepPlan, Update
+from headway.core.request import MOST, MOST_PREVIEWS, ImageRequest, Pictured, Request, Stage
 from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool, Grant
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,56 +29,83 @@ class Quote:
 
 @dataclass(slots=True, eq=False)
 class ImageProgress:
-    """`done` of its items are: the encoding, then the updates, then the pixels. `grant` is where its latent and its
+    """`done` of its items are: the encoding, then the updates, then the pixels. Previews are no progress: one is due
+    after each of `previews` (numbers of updates), and `shown` of them have left. `grant` is where its latent and its
     features are."""
 
-    prompt: tuple[int, ...]
-    seed: int
-    updates: int
+    asked: Encode
+    previews: tuple[int, ...] = ()
     done: int = 0
+    shown: int = 0
     grant: Grant | None = None
+
+    @property
+    def updates(self) -> int:
+        return self.asked.updates
 
     @property
     def items(self) -> int:
         return self.updates + 2
 
-    def next_item(self) -> tuple[str, Item]:
+    def next_item(self) -> tuple[str, Encode | Update | DecodePixels]:
         """What comes next, and the name of the interval that it takes."""
         assert self.grant is not None and self.done < self.items
         slot = self.grant.slot
         if self.done == 0:
-            return "encode", Encode(slot, self.prompt, self.seed)
+            return "encode", replace(self.asked, slot=slot)
+        if self.shown < len(self.previews) and self.done - 1 == self.previews[self.shown]:
+            return "decode_pixels", DecodePixels(slot, preview=True)
         if self.done <= self.updates:
             return "update", Update(slot, self.done - 1, self.updates)
         return "decode_pixels", DecodePixels(slot)
 
 
+def preview_places(previews: int, updates: int) -> tuple[int, ...]:
+    """After which updates previews are due: evenly spread, never after the last, each once."""
+    places = ((place + 1) * updates // (previews + 1) for place in range(previews))
+    return tuple(dict.fromkeys(place for place in places if place))
+
+
 class ImagePattern:
-    """Implements `Pattern` over a pool of bytes, of which each image takes `latent_bytes`. A part is the progress, a
+    """Implements `Pattern` over a pool of bytes, of which an image takes what `size` says. A part is the progress, a
     step's budget counts items: each image puts one into a step, whole."""
 
     cost_unit: Unit = "updates"
     yields = False
     paced = False
 
-    def __init__(self, executor: Executor, pool: BytePool, latent_bytes: int) -> None:
+    def __init__(self, executor: Executor, pool: BytePool, size: Callable[[Encode], int]) -> None:
         self.space = pool
         self._facts = executor.facts
-        self._latent_bytes = latent_bytes
+        self._size = size
 
     # -- before it is queued ---------------------------------------------------------------------------------
 
     def check(self, new: ImageRequest) -> None:
-        if new.updates < 1:
-            raise InvalidRequest("updates", f"updates is {new.updates}; at least 1 is needed")
-        if not new.prompt:
-            raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+        check_image(new, self._facts)
 
     def worst(self, new: ImageRequest) -> Worst:
-        return Worst(seats=1, context=len(new.prompt), space=self._latent_bytes)
+        space = self._size(self._asked(new))
+        return Worst(seats=1, context=max(len(new.prompt), len(new.negative)), space=space)
 
     def begin(self, new: ImageRequest, context: int) -> ImageProgress:
-        return ImageProgress(new.prompt, new.seed, new.updates)
+        return ImageProgress(self._asked(new), preview_places(new.previews, new.updates))
+
+    def _asked(self, new: ImageRequest) -> Encode:
+        """What a request says of its image, before it has a slot."""
+        own = self._facts.images
+        width, height = (new.width, new.height) if new.width or own is None else (own.width, own.height)
+        return Encode(
+            slot=0,
+            tokens=new.prompt,
+            seed=new.seed,
+            updates=new.updates,
+            negative=new.negative if new.guidance > 1 else (),
+            guidance=new.guidance,
+            width=width,
+            height=height,
+            previews=new.previews > 0,
+        )
 
     def awaits(self, new: ImageRequest) -> dict[Input, Wait]:
         return {}
@@ -99,13 +129,22 @@ class ImagePattern:
     # -- what it needs ---------------------------------------------------------------------------------------
 
     def quote(self, request: Request, seats: int) -> Quote:
-        return Quote(Ask(seats=1, space=self._latent_bytes, revived=0, cost=1, whole=True))
+        progress: ImageProgress = request.progress
+        return Quote(Ask(seats=1, space=self._size(progress.asked), revived=0, cost=1, whole=True))
 
     def admit(self, request: Request, quote: Quote, at: int, step: int) -> Admitted:
         progress: ImageProgress = request.progress
-        progress.grant = self.space.take(self._latent_bytes)
+        progress.grant = self.space.take(quote.ask.space)
         resumed = request.preemptions > 0
         return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
+
+    def least_work(self, request: Request, new: ImageRequest, answers: AnswerLengths) -> LeastWork:
+        progress: ImageProgress = request.progress
+        return LeastWork(1, progress.items - 1)
+
+    def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
+        """All is taken at admission."""
+        return []
 
     def works(self, request: Request) -> list[Work]:
         return [Work(request.progress, 1, whole=True)]
@@ -132,14 +171,24 @@ class ImagePattern:
         return None
 
     def words(self, entry: Entry) -> str:
-        return f"what the model computed as item {entry.member.start + 1} of {entry.part.items}"
+        match entry.item:
+            case Encode():
+                return "what the model computed of the prompt"
+            case Update(index=index, of=of):
+                return f"what the model computed in update {index + 1} of {of}"
+        return f"what the model decoded after update {min(entry.part.done - 1, entry.part.updates)}"
 
     def enter(self, entry: Entry, result: ItemResult, books: Books) -> None:
         request, progress = entry.request, entry.part
-        progress.done += 1
+        preview: int | None = None
+        if isinstance(entry.item, DecodePixels) and entry.item.preview:
+            preview = progress.shown
+            progress.shown += 1
+        else:
+            progress.done += 1
         books.moves.append(Moved(request.id, 0, progress.done, progress.items))
         if isinstance(result, Pixels) and request.stage is Stage.RUNNING:
-            books.emissions.append(Pictured(request.id, result.data))
+            books.emissions.append(Pictured(request.id, result.data, preview))
 
     def settle(self, request: Request) -> Settled:
         progress: ImageProgress = request.progress
@@ -151,8 +200,13 @@ class ImagePattern:
         progress: ImageProgress = request.progress
         return (progress.grant.size if progress.grant else 0), 0
 
+    def price(self, request: Request, short: int) -> int:
+        progress: ImageProgress = request.progress
+        return progress.done
+
     def lose(self, request: Request) -> Lost:
-        """All of it is gone: an update is fed back into the next one, and nothing else remembers it."""
+        """All of it is gone: an update is fed back into the next one, and nothing else remembers it. Previews that
+        have left are not decoded again."""
         progress: ImageProgress = request.progress
         lost, held = progress.done, self.holding(request)[0]
         progress.done = 0
@@ -170,8 +224,37 @@ class ImagePattern:
         self.space.check({grant.slot: grant.size for grant in held if grant is not None})
 
 
+def check_image(new: ImageRequest, facts: ModelFacts) -> None:
+    """Raises InvalidRequest for what a model cannot take as given."""
+    own = facts.images
+    most_updates = own.most_updates if own else MOST
+    if not 1 <= new.updates <= most_updates:
+        raise InvalidRequest("steps", f"steps is {new.updates}; it must be from 1 to {most_updates}")
+    if not new.prompt:
+        raise InvalidRequest("prompt", "the prompt is empty; at least one token is needed")
+    for name, tokens in (("prompt", new.prompt), ("negative_prompt", new.negative)):
+        if tokens and not 0 <= min(tokens) <= max(tokens) < facts.vocab:
+            ids = f"token ids must be from 0 to {facts.vocab - 1}"
+            raise InvalidRequest(name, f"{ids}; {name} has {min(tokens)} to {max(tokens)}")
+    if not 0 <= new.guidance < inf:
+        raise InvalidRequest("guidance", f"guidance is {new.guidance}; it must be a finite number from 0 on")
+    if new.guidance > 1 and not new.negative:
+        raise InvalidRequest("guidance", f"guidance {new.guidance} leads away from something, and nothing is given")
+    if not 0 <= new.previews <= MOST_PREVIEWS:
+        message = f"partial_images is {new.previews}; it must be from 0 to {MOST_PREVIEWS}"
+        raise InvalidRequest("partial_images", message)
+    if (new.width or new.height) and own and not own.takes(new.width, new.height):
+        raise InvalidRequest("size", f"size is {new.width}x{new.height}; {facts.name}: {own.sizes}")
+
+
 def image_model(
-    executor: Executor, pool: BytePool, latent_bytes: int, options: EngineOptions | None = None, *, name: str = ""
+    executor: Executor,
+    pool: BytePool,
+    size: Callable[[Encode], int],
+    options: EngineOptions | None = None,
+    *,
+    name: str = "",
+    weight: float = 1.0,
 ) -> ServedModel:
-    """A diffusion model as an engine serves it."""
-    return ServedModel(executor, ImagePattern(executor, pool, latent_bytes), options, name=name)
+    """A diffusion model as an engine serves it; `size` says how many bytes the state of an image takes."""
+    return ServedModel(executor, ImagePattern(executor, pool, size), options, name=name, weight=weight)

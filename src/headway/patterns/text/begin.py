@@ -7,7 +7,7 @@ from collections import OrderedDict
 from headway.compute.executor import ModelFacts
 from headway.core.events import BEGINNINGS, Arrived
 from headway.core.request import Request, TextRequest
-from headway.memory.keys import KeyChain, root_key
+from headway.memory.keys import KeyChain, Origin
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.ports import Drafters, Watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
@@ -21,8 +21,7 @@ def begin(
 ) -> TextProgress:
     """The `n` sequences of a request, each with the prompt as its history; each may emit `most_tokens`. The leading
     one alone has the prompt's logprobs to find out."""
-    formats = {"weights": facts.weights_format, "state": facts.state_format}
-    root = root_key(revision=facts.revision, **formats, salt=new.cache_salt)
+    origin = Origin(facts.revision, facts.weights_format, facts.state_format, salt=new.cache_salt)
     prompt = len(new.prompt)
     scores = new.prompt_logprobs is not None and prompt > 1
     return TextProgress(
@@ -37,7 +36,7 @@ def begin(
                 index,
                 list(new.prompt),
                 prompt,
-                KeyChain(root, memory.pool.block_tokens),
+                KeyChain(origin, memory.pool.block_tokens),
                 watch=watcher(new.stop, new.min_tokens) if new.stop else None,
                 drafter=drafters(new),
                 unscored=0 if scores and index == 0 else None,
@@ -88,6 +87,7 @@ def arrived(new: TextRequest, request: Request, at: int, order: tuple[int, ...],
         n=new.n,
         max_tokens=progress.max_tokens,
         priority=new.priority,
+        deadline_at=request.deadline_at,
         order=order,
         wait=next(iter(request.awaits.values()), None),
         beginnings=groups.beginnings(progress.sequences[0]),

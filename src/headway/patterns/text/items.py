@@ -28,7 +28,8 @@ def entry(
     prefilled, _, recomputed = sequence.split(positions)
     doing = "recompute" if recomputed else "prefill" if prefilled else "decode"
     member = Member(request.id, sequence.index, start, positions + len(guesses), len(guesses), doing)
-    return Entry(request, sequence, span, member, _tail_copies(sequence, drawn[1:]))
+    fills = (sequence.fill,) if sequence.fill else ()
+    return Entry(request, sequence, span, member, _tail_copies(sequence, drawn[1:]), fills)
 
 
 def _drawn(progress: TextProgress, lead: Sequence) -> list[Sequence]:

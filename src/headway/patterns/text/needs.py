@@ -14,6 +14,8 @@ from headway.engine.pattern import Extra, Work
 from headway.memory.reserve import Reservation, StateMemory
 from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy import budget
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
 
 NO_DRAFTS = Extra((), 0)
 
@@ -44,8 +46,43 @@ def quote(progress: TextProgress, memory: StateMemory, seats: int) -> Quote:
     if len(sequences) > seats:
         return Quote(Ask(len(sequences), 0, 0, 0), None)
     found = memory.quote(sequences)
-    cost = sequences[0].known - len(found.matched[0]) * memory.pool.block_tokens
+    cost = sequences[0].known - found.inherited(memory.pool.block_tokens)
     return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found)
+
+
+def least_work(new: TextRequest, progress: TextProgress, memory: StateMemory, answers: AnswerLengths) -> LeastWork:
+    """What of its prompt is not found now; then a step for each token after the first, of an answer that is as long
+    as recent ones are, or as short as it may be while too few have ended to tell."""
+    cost = quote(progress, memory, len(progress.sequences)).ask.cost
+    endless = new.ignore_eos and not (new.stop_ids or new.stop or new.grammar)
+    least = progress.max_tokens if endless else max(1, new.min_tokens)
+    likely = answers.likely(0, progress.max_tokens) if answers.enough else least
+    return LeastWork(cost, max(least, likely) - 1)
+
+
+def outlook(progress: TextProgress, block_tokens: int, quote: Quote | None = None) -> list[Outlook]:
+    """Of each sequence that has not finished: as it runs, or as it is when what was quoted is taken."""
+    return [
+        Outlook(
+            frees=held - found,
+            slack=held * block_tokens - sequence.known + 1,
+            unit=block_tokens,
+            emitted=sequence.emitted,
+            most=progress.max_tokens,
+        )
+        for sequence, (held, found) in zip(progress.open_sequences, _held(progress, quote), strict=True)
+    ]
+
+
+def _held(progress: TextProgress, quote: Quote | None) -> list[tuple[int, int]]:
+    """Of each sequence the blocks that it holds, or is to hold, and how many of these it found."""
+    if quote is None or quote.reservation is None:
+        tables = [sequence.state for sequence in progress.open_sequences]
+        return [(len(table.blocks), table.found) for table in tables if table is not None]
+    taken = quote.reservation
+    lead, *others = zip(taken.sizes, taken.matched, strict=True)
+    shared = [(size, max(taken.shared, len(found))) for size, found in others]
+    return [(lead[0], len(lead[1])), *shared]
 
 
 def works(progress: TextProgress, memory: StateMemory) -> list[Work]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,9 @@ from headway.patterns.text.enter import enter
 from headway.patterns.text.needs import Quote
 from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.deadline import LeastWork
+from headway.policy.preempt import Part, price
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 
@@ -93,6 +97,9 @@ class TextPattern:
         for sequence, table, matched in zip(sequences, tables, reservation.matched, strict=True):
             sequence.state = table
             found = len(matched) * size
+            if sequence is sequences[0] and reservation.begun is not None:
+                found = reservation.inherited(size)
+                sequence.fill = reservation.begun[0], table.blocks[len(matched)]
             fork_at = reservation.shared * size if sequence.emitted else sequence.prompt
             if sequence is sequences[0] or found >= fork_at:
                 sequence.inherit(found, resumed=resumed)
@@ -108,6 +115,12 @@ class TextPattern:
             tables=tuple(tuple(table.blocks) for table in tables),
             inherited=tuple(sequence.computed for sequence in sequences),
         )
+
+    def least_work(self, request: Request, new: TextRequest, answers: AnswerLengths) -> LeastWork:
+        return needs.least_work(new, request.progress, self.memory, answers)
+
+    def outlook(self, request: Request, quote: Quote | None = None) -> list[Outlook]:
+        return needs.outlook(request.progress, self.space.block_tokens, quote)
 
     def works(self, request: Request) -> list[Work]:
         return needs.works(request.progress, self.memory)
@@ -130,7 +143,8 @@ class TextPattern:
     def plan(self, step: int, entries: Iterable[Entry]) -> StepPlan:
         entries = list(entries)
         copies = tuple(copy for entry in entries for copy in entry.copies)
-        return StepPlan(step, tuple(entry.item for entry in entries), copies)
+        fills = tuple(fill for entry in entries for fill in entry.fills)
+        return StepPlan(step, tuple(entry.item for entry in entries), copies, fills)
 
     def fault(self, request: Request) -> str | None:
         faults = (sequence.guide.fault for sequence in _open(request) if sequence.guide)
@@ -145,12 +159,14 @@ class TextPattern:
 
     def settle(self, request: Request) -> Settled:
         open_sequences = 0
+        answers: list[int] = []
         for sequence in _sequences(request):
             if sequence.finish is None:
                 open_sequences += 1
-            else:
-                sequence.give_back()
-        return Settled(open_sequences, str(_sequences(request)[0].finish))
+            elif sequence.state is not None:
+                answers.append(sequence.emitted)
+                self._give_back(sequence)
+        return Settled(open_sequences, str(_sequences(request)[0].finish), tuple(answers))
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -162,16 +178,31 @@ class TextPattern:
         alone = sum(self.space.references(block) == own for block, own in held.items())
         return alone, len(held) - alone
 
+    def price(self, request: Request, short: int) -> int:
+        pool, sequences = self.space, _open(request)
+        own = Counter(block for sequence in sequences if sequence.state for block in sequence.state.blocks)
+        parts = [
+            Part(sequence.computed, pool.block_tokens, [pool.references(b) == own[b] for b in sequence.state.blocks])
+            for sequence in sequences
+            if sequence.state is not None
+        ]
+        return price(parts, short, kept=self.memory.prefix_cache)
+
     def lose(self, request: Request) -> Lost:
         sequences, before = _open(request), self.space.live
         for sequence in sequences:
-            sequence.give_back()
+            self._give_back(sequence)
         units = tuple(sequence.lose() for sequence in sequences)
         return Lost(tuple(sequence.index for sequence in sequences), units, before - self.space.live)
 
     def release(self, request: Request, *, keep: bool = True) -> None:
         for sequence in _sequences(request):
-            sequence.give_back(keep=keep)
+            self._give_back(sequence, keep=keep)
+
+    def _give_back(self, sequence: Sequence, *, keep: bool = True) -> None:
+        if keep:
+            self.memory.publish_tail(sequence)
+        sequence.give_back(keep=keep)
 
     def check_identities(self, requests: Iterable[Request]) -> None:
         held: dict[int, int] = {}

@@ -28,6 +28,7 @@ class Sequence:
     watch      looks for stop strings in what is emitted, if the request has any
     drafter    guesses what comes next, if drafts are wanted
     guide      keeps what is emitted within the request's grammar, if it has one
+    fill       a block whose content the last of its own begins with, and that one: it is copied before its next span
     unscored   the first position that is yet to be evaluated with the next token's logprob reported; None when no
                prompt logprobs are wanted (any more)
     """
@@ -41,6 +42,7 @@ class Sequence:
     fork_at: int | None = None
     counts: Counts = field(default_factory=Counts)
     state: BlockTable | None = None
+    fill: tuple[int, int] | None = None
     watch: Watch | None = None
     guide: Guide | None = None
     drafter: Drafter | None = None
@@ -85,6 +87,7 @@ class Sequence:
         self.counts.accepted += accepted
         self.counts.rejected += rejected
         self.computed += evaluated - rejected
+        self.fill = None
         self.high = max(self.high, self.computed)
         return kept
 
@@ -103,7 +106,7 @@ class Sequence:
         lost = self.computed
         self.counts.lost += lost
         self.computed = 0
-        self.fork_at = None
+        self.fork_at = self.fill = None
         return lost
 
     def check(self, name: str) -> None:

@@ -14,7 +14,7 @@ from headway.story.tell.sentences import count
 FINDINGS: tuple[Callable[[Observations], Finding | None], ...] = (
     callers.refused, callers.not_finite, callers.failures, callers.grammars, callers.before_the_replica,
     callers.front_queue, callers.slow_clients, callers.slow_delivery, space.seats_full, space.memory_full,
-    space.recomputed, turns.other_models,
+    space.recovery_loop, space.recomputed, turns.other_models,
     pace.step_budget, pace.prefill_interference, pace.host_gaps, pace.slower_steps, pace.fallback_kernels,
     work.prefix_off, work.prefix_evicted, work.prefix_differs, work.prefix_salts, work.drafts,
 )  # fmt: skip

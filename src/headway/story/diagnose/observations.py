@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from headway.core import events as ev
 from headway.core.request import Stage
 from headway.core.verdict import Wait, awaits_input
+from headway.story.reduce.recovery import Recovery
 from headway.story.reduce.reducer import Story
 
 #: The latest gaps between tokens that are kept; a long log has millions.
@@ -114,6 +115,7 @@ class Observations:
     requests: dict[str, ObservedRequest] = field(default_factory=dict)
     preemptions: list[ev.Preempted] = field(default_factory=list)
     pauses: list[ev.DraftsPaused] = field(default_factory=list)
+    recovery: Recovery = field(default_factory=Recovery)
     turned_away: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     others_ns: dict[str, list[int]] = field(default_factory=dict)
@@ -140,6 +142,7 @@ class Observations:
         """Take in what is seen before the story folds it."""
         counted = event.at >= self.since_ns and not isinstance(event, ev.Loaded)
         if counted:
+            self.recovery.fold(event)
             self.first_at = event.at if self.first_at is None else min(self.first_at, event.at)
             self.last_at = max(self.last_at, event.at)
         match event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
+from collections import deque
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -16,11 +17,12 @@ from headway.story.reduce.reducer import NO_LEVELS, Story
 disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside the counters themselves
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_SECOND, _MINUTE = 1_000_000_000, 60
 KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected", "evaluated")
 DRAFTS = ("accepted", "rejected")
 FINISHES = ("stop", "length", "cancelled", "time", "failed")
 TIERS = ("host", "disk")
-REFUSALS = ("pool", "context", "seats", "queue", "loading", "invalid")
+REFUSALS = ("pool", "context", "seats", "deadline", "queue", "loading", "invalid")
 
 
 F = TypeVar("F", Counter, Gauge, Histogram)
@@ -41,6 +43,9 @@ class _Families:
         self.evictions = declared(Counter, "prefix_evictions", "Reusable blocks that were evicted")
         self.preemptions = declared(Counter, "preemptions", "Preemptions of active requests")
         self.positions = declared(Counter, "positions", "Positions by how their state was obtained", "kind")
+        self.recompute_share = declared(
+            Gauge, "recompute_share", "Recomputed positions of all evaluated in the last minute"
+        )
         self.drafts = declared(
             Counter,
             "draft_positions",
@@ -69,6 +74,30 @@ class _Families:
         )
 
 
+class _Share:
+    """Recomputed positions of all that were evaluated in the last minute: the recompute tax."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[list[int]] = deque()  # [second, recomputed, evaluated]
+
+    def add(self, at: int, recomputed: int, evaluated: int) -> None:
+        second = at // _SECOND
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._seconds.append([second, 0, 0])
+            self._drop_before(second - _MINUTE)
+        self._seconds[-1][1] += recomputed
+        self._seconds[-1][2] += evaluated
+
+    def at(self, now: int) -> float:
+        self._drop_before(now // _SECOND - _MINUTE)
+        evaluated = sum(row[2] for row in self._seconds)
+        return sum(row[1] for row in self._seconds) / evaluated if evaluated else 0.0
+
+    def _drop_before(self, second: int) -> None:
+        while self._seconds and self._seconds[0][0] <= second:
+            self._seconds.popleft()
+
+
 class _Measured:
     """The metrics of one model. Every value of a closed list is there from the start, at 0."""
 
@@ -76,6 +105,9 @@ class _Measured:
         def bound(family: F, values: Iterable[str]) -> dict[str, F]:
             return {value: family.labels(model, value) for value in values}
 
+        self.share = _Share()
+        self.newest_at = 0
+        self.recompute_share = families.recompute_share.labels(model)
         self.total_seats = 0
         self.reserved_bytes = 0
         self.block_tokens = 1
@@ -185,8 +217,8 @@ class Metrics:
         """Count an event that the event log could not take."""
         self._log_lost.inc()
 
-    def text(self) -> bytes:
-        """The exposition in Prometheus' text format."""
+    def text(self, now: int | None = None) -> bytes:
+        """The exposition in Prometheus' text format, as of `now`; without it, of the newest step."""
         stages: Counts[tuple[str, str]] = Counts()
         waits: Counts[tuple[str, str]] = Counts()
         for record in self._story.live.values():
@@ -197,11 +229,13 @@ class Metrics:
             self._of(model)
         for name, measured in self._models.items():
             levels = self._story.models.get(name, NO_LEVELS)
+            counted = self._story.unit(name) == "blocks"
             for state, blocks in (("live", levels.live), ("reusable", levels.reusable), ("free", levels.free)):
-                measured.blocks[state].set(blocks)
+                measured.blocks[state].set(blocks if counted else 0)
             measured.seats["used"].set(levels.seats_used)
             measured.seats["free"].set(max(0, measured.total_seats - levels.seats_used))
             measured.reserved.set(measured.reserved_bytes)
+            measured.recompute_share.set(measured.share.at(measured.newest_at if now is None else now))
             for stage, gauge in measured.stages.items():
                 gauge.set(stages[name, stage])
             for on, gauge in measured.waits.items():
@@ -238,8 +272,14 @@ class Metrics:
         if self._step_began is not None:
             measured.step_seconds.observe((event.at - self._step_began) / 1e9)
             self._step_began = None
-        for kind in ("prefilled", "decoded", "recomputed", "rejected"):
-            measured.positions[kind].inc(sum(getattr(outcome, kind) for outcome in event.outcomes))
+        came = {
+            kind: sum(getattr(outcome, kind) for outcome in event.outcomes)
+            for kind in ("prefilled", "decoded", "recomputed", "rejected")
+        }
+        for kind, positions in came.items():
+            measured.positions[kind].inc(positions)
+        measured.newest_at = event.at
+        measured.share.add(event.at, came["recomputed"], sum(came.values()))
         measured.positions["evaluated"].inc(sum(move.positions for move in event.moves))
         for result in DRAFTS:
             measured.drafts[result].inc(sum(getattr(outcome, result) for outcome in event.outcomes))

@@ -6,11 +6,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
+from headway.core.request import Stage
 from headway.core.verdict import Wait
 from headway.story.reduce.record import Interval, PartRecord, Record, SequenceRecord
 from headway.story.reduce.reducer import Story
 from headway.story.tell.views import (
     BlocksView,
+    DeadlineView,
     DraftsView,
     IntervalView,
     ModelPool,
@@ -60,6 +62,7 @@ def _request_view(record: Record, now: int, references: Counter[int], ahead: int
         prefix=PrefixView(record.first_reused, record.miss),
         intervals=tuple(map(_interval_view, record.life(now))),
         elapsed_ms=_ms(record.elapsed_ns(now)),
+        deadline=deadline_view(record, now),
         priority=record.priority,
         max_tokens=record.max_tokens,
         prompt=record.prompt_text,
@@ -106,6 +109,15 @@ def _model_pool(story: Story, name: str) -> ModelPool:
         free=levels.free,
         seats=levels.seats_used,
     )
+
+
+def deadline_view(record: Record, now: int) -> DeadlineView | None:
+    """None without a deadline."""
+    if record.deadline_at is None:
+        return None
+    left = record.deadline_at - (now if record.ended_at is None else record.ended_at)
+    met = (record.stage is Stage.FINISHED and left >= 0) if record.ended or left < 0 else None
+    return DeadlineView(_ms(record.deadline_at - record.received_at), _ms(left), met)
 
 
 def timing(record: Record, now: int) -> str:

@@ -13,7 +13,7 @@ from headway.story.tell.sentences import AWAITED, count, shortage
 #: What a request did in one step, as a letter of its strip.
 STRIP = {"prefill": "P", "decode": "d", "recompute": "r", "evaluate": "e", "wait": "w", "over": ".", "away": " "}
 _OF = {
-    "prefill": "of its prompt", "decode": "of its answer", "recompute": "again, whose state was lost",
+    "prefill": "of its prompt", "decode": "of its answer", "recompute": "recomputed, whose state was lost",
     "evaluate": "of its input",
 }  # fmt: skip
 

@@ -23,10 +23,10 @@ AWAITED: dict[On, str] = {"space": "space", "turn": "a turn", "input": "input"}
 #: Who cancels, by the event's `by`.
 _BY = {
     "client": "its client left",
-    "request": "it was asked to end",
+    "request": "it was cancelled (DELETE)",
     "drain": "the server was stopping",
-    "time": "it had lived for longer than --max-seconds",
-    "slow reader": "its client took nothing for too long",
+    "time": "it took longer than --max-seconds",
+    "slow reader": "its client stopped reading",
     "caller": "the caller ended it",
 }
 
@@ -37,7 +37,7 @@ def tell(view: RequestView) -> list[str]:
     told = [_stage(view)]
     if (wait := _standing(view)) is not None:
         told.append(waiting(wait))
-    told += [*_parts(view), _reuse(view), _recompute(view), _drafts(view), _time(view)]
+    told += [*_parts(view), _image(view), _reuse(view), _recompute(view), _drafts(view), _deadline(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -57,6 +57,8 @@ def brief(view: RequestView) -> str:
     match stage:
         case Stage.RECEIVED:
             return "on its way to the engine"
+        case Stage.RUNNING if isinstance(verdict, Go) and view.pattern == "image":
+            return _drawing(view)
         case Stage.RUNNING if isinstance(verdict, Go):
             doing = [interval.name for interval in view.intervals if interval.name in _DOING]
             return ": ".join([*(name.replace("_", " ") for name in doing[-1:]), _prompt_part(view) or _amount(view)])
@@ -86,11 +88,13 @@ def shortage(wait: Wait) -> str:
     """What a wait is for, and how much of it is missing and held by whom; without since when."""
     need, short = wait.need, wait.short
     match wait.rule:
-        case "blocks":
+        case "blocks" | "reservation":
             own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
+            more = f", and {wait.kept} to be left for growth (--admit {wait.by})" if wait.kept else ""
             text = (
-                f"needs {count(need, 'block')}, {wait.free} free and {wait.reusable} reusable{known}, {short} short."
+                f"needs {count(need - wait.kept, 'block')}{more}, {wait.free} free and {wait.reusable} "
+                f"reusable{known}, {short} short."
             )
             return f"{text} {_holders(wait)}".rstrip()
         case "latent":
@@ -102,9 +106,9 @@ def shortage(wait: Wait) -> str:
         case "budget":
             return "the step's budget is spent before its next position."
         case "order":
-            return "others come first."
+            return "other requests come first."
         case "grammar":
-            return "its grammar is being compiled, beside the steps of the others."
+            return "its grammar is being compiled in the background."
         case "model":
             return "another model's step runs."
         case "reservation" | "deadline" | "reload":
@@ -122,7 +126,7 @@ def _lack(wait: StandingWait) -> str:
     """What a wait lacks, and the first who holds it."""
     match wait.rule:
         case "order":
-            return f"others come first, {wait.ahead} ahead"
+            return f"other requests come first, {wait.ahead} ahead"
         case "budget":
             return "the step's budget is spent"
         case "grammar":
@@ -179,6 +183,10 @@ def _never(view: RequestView) -> str:
     verdict = view.verdict
     if not isinstance(verdict, Never):
         return "invalid request"
+    if verdict.rule == "deadline":
+        return (
+            f"it would be complete in {verdict.need} ms at the earliest, and its deadline leaves {verdict.limit} ms"
+        )
     unit = "blocks of state" if verdict.unit == "blocks" else verdict.unit
     raised = f"{verdict.option} raises it" if verdict.option else "it is the model's own"
     return f"it needs {verdict.need} {unit} and the limit is {verdict.limit} ({raised})"
@@ -190,7 +198,8 @@ def _amount(view: RequestView) -> str:
         done, of = sum(part.done for part in view.parts), sum(part.of for part in view.parts)
         first = view.parts[0].positions
         if first is None:
-            return f"{done} of {count(of, 'item')}"
+            done, of = _updates(view)
+            return f"{done} of {count(of, 'update')}"
         return f"{done} of {count(of, 'window')}" if of > 1 else ("" if done else "0 of ") + count(first, "position")
     return count(_emitted(view), "token")
 
@@ -246,27 +255,73 @@ def _evaluation(part: PartView, positions: int, view: RequestView) -> str:
     return f"{text}, evaluated in step {part.step}{stages}"
 
 
+def _updates(view: RequestView) -> tuple[int, int]:
+    """How many of an image's updates were made: its first item is the encoding, its last the decoding to pixels."""
+    (part,) = view.parts
+    return min(max(part.done - 1, 0), part.of - 2), part.of - 2
+
+
+def _drawing(view: RequestView) -> str:
+    """What an image gets in the step that runs."""
+    (done, of), doing = _updates(view), view.intervals[-1].name
+    if done == of:
+        return "decode pixels"
+    if doing == "encode":
+        return f"encode, then {count(of, 'update')}"
+    return f"update {done + 1} of {of}" if doing == "update" else f"preview after update {done} of {of}"
+
+
+def _image(view: RequestView) -> str:
+    """Of an image that moves, what is left to do: it is always known."""
+    if view.pattern != "image" or view.stage is not Stage.RUNNING or not isinstance(view.verdict, Go):
+        return ""
+    (done, of), doing = _updates(view), view.intervals[-1].name
+    if done == of:
+        return "In this step: its decoding to pixels, the last that is left."
+    left = of - done - (doing == "update")
+    then = f"{count(left, 'update')} and the decoding to pixels" if left else "the decoding to pixels"
+    now = {"encode": "the encoding of its prompt", "update": f"update {done + 1} of {of}"}
+    return f"In this step: {now.get(doing, f'a preview, after update {done} of {of}')}; then {then}."
+
+
+def _deadline(view: RequestView) -> str:
+    """When its complete answer is due, or was."""
+    deadline = view.deadline
+    if deadline is None:
+        return ""
+    due, left = f"Deadline: {_duration(deadline.ms)} after its arrival", deadline.left_ms
+    if deadline.met is None:
+        return f"{due}, in {_duration(left)}."
+    if left < 0:
+        return f"{due}, missed by {_duration(-left)}."
+    return f"{due}, met with {_duration(left)} left." if deadline.met else f"{due}, not met: there is no answer."
+
+
 def _reuse(view: RequestView) -> str:
     miss, reused = view.prefix.miss, view.prefix.reused
     if miss is None or not view.sequences:
         return ""
-    return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss, reused)}."
+    return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss)}."
 
 
-def _missed(miss: Miss, reused: int) -> str:
+def _missed(miss: Miss) -> str:
     match miss.why:
         case "off":
-            return "prefix reuse is off"
+            return "prefix caching is off"
         case "none":
             return "no known prefix starts like this one"
         case "differs":
             return f"the nearest known prefix differs from position {miss.at} on"
         case "evicted":
-            return f"the block from position {miss.at} on had been evicted"
+            return f"the block from position {miss.at} on had been evicted by step {miss.step}"
+        case "short":
+            return "what is left is shorter than a block, and no known prefix goes on like it"
+        case "other":
+            return f"what follows is known with another {miss.what} only"
         case "logprobs":
             return "its prompt's logprobs were asked for, which only computing it gives"
-        case "whole":
-            return f"{'that is every' if reused else 'it has no'} whole block before its last position"
+        case "last":
+            return "the last position is always computed"
     assert_never(miss.why)
 
 
@@ -296,7 +351,7 @@ def _drafts(view: RequestView) -> str:
     accepted, rejected = sum(part.accepted for part in drafts), sum(part.rejected for part in drafts)
     if not accepted + rejected:
         return ""
-    text = f"Drafts: {accepted} of {accepted + rejected} were right and spared it as many steps"
+    text = f"Drafts: {accepted} of {accepted + rejected} were accepted, which saved as many steps"
     pauses = [pause for part in drafts for pause in part.pauses]
     if pauses:
         last = pauses[-1]

@@ -89,6 +89,15 @@ class IntervalView(msgspec.Struct, frozen=True, omit_defaults=True):
     ms: float = msgspec.field(default_factory=float)
 
 
+class DeadlineView(msgspec.Struct, frozen=True):
+    """When the complete answer is due, `ms` after arrival; how much of that was left at its end, or is left now (less
+    than nothing: it is late); and whether it was met: null while it can be, false where there is no answer."""
+
+    ms: float
+    left_ms: float
+    met: bool | None
+
+
 class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request. Fields with a default are left out where they say nothing: `parts` of a text and what the model
     does with each in `stages`, `model` where it is not known yet, `prompt` without --log-prompts, and what only an
@@ -107,6 +116,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     prefix: PrefixView
     intervals: tuple[IntervalView, ...]
     elapsed_ms: float
+    deadline: DeadlineView | None = None
     priority: int
     max_tokens: int
     prompt: str | None = None

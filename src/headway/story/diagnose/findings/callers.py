@@ -25,6 +25,7 @@ REFUSALS = {
         "send shorter prompts, or ask for fewer max_tokens",
     ),
     "seats": ("they asked for more sequences than there are seats (400)", "raise --seats, or ask for a smaller n"),
+    "deadline": ("their deadlines could not be met (422)", "allow more time, or send fewer requests at once"),
     "invalid": ("they were invalid (400)", "read the errors: each names the field and what it must be"),
 }
 

@@ -196,7 +196,18 @@ def fallback_kernels(observed: Observations) -> Finding | None:
         "fallback_kernels",
         0.0,
         f"A slower kernel than usual is in use ({shown}). The cost is not measured.",
-        "measure with `headway bench offline`, with --weights bf16 and with fp32; the faster kernels require "
-        "oneDNN or fbgemm in torch",
+        _how_to_get(" ".join(slow.values())),
         evidence={"kernels": slow},
+    )
+
+
+def _how_to_get(words: str) -> str:
+    if "native kernels missing" in words:
+        return (
+            "install Headway again where a C++ compiler (c++, g++, clang++), or an index with ziglang, is there: "
+            "`pip install --force-reinstall --no-deps headway`; compare with `headway bench offline --native off`"
+        )
+    return (
+        "measure with `headway bench offline`, with --weights bf16 and with fp32; the faster kernels require "
+        "oneDNN or fbgemm in torch"
     )

@@ -10,9 +10,10 @@ from headway.story.diagnose.observations import Observations, ObservedStep
 from headway.story.tell.sentences import count, times
 
 
-def _waiting_for(observed: Observations, rule: str) -> tuple[list[ObservedStep], int]:
-    """The steps whose first waiting request waits by `rule`, and what that cost: everyone behind it waits too."""
-    rows = [step for step in observed.steps if step.head == rule]
+def _waiting_for(observed: Observations, *rules: str) -> tuple[list[ObservedStep], int]:
+    """The steps whose first waiting request waits by one of `rules`, and what that cost: everyone behind it waits
+    too."""
+    rows = [step for step in observed.steps if step.head in rules]
     return rows, sum(step.owned_ns * step.waiting for step in rows)
 
 
@@ -70,11 +71,12 @@ def seats_full(observed: Observations) -> Finding | None:
 def memory_full(observed: Observations) -> Finding | None:
     """Requests waited for blocks, or for the bytes of a latent, while seats were free."""
     rule = "latent" if any(step.head == "latent" for step in observed.steps) else "blocks"
-    rows, cost_ns = _waiting_for(observed, rule)
+    rules = ("latent",) if rule == "latent" else ("blocks", "reservation")
+    rows, cost_ns = _waiting_for(observed, *rules)
     seats = observed.seats
     if len(rows) < FEW or not worth(observed, cost_ns):
         return None
-    short = max(step.waits[rule].short for step in rows)
+    short = max(step.waits[step.head].short for step in rows if step.head)
     total = rows[0].levels.total
     spare = min(seats - step.levels.seats_used for step in rows)
     first = observed.steps[0].levels.evictions
@@ -105,6 +107,29 @@ def memory_full(observed: Observations) -> Finding | None:
         evidence={"steps": len(rows), f"short_{unit}": short, unit: total, "spare_seats": spare,
                   "evictions": evicted, "preemptions": len(observed.preemptions)},
     )  # fmt: skip
+
+
+def recovery_loop(observed: Observations) -> Finding | None:
+    """Lost work rose while goodput fell."""
+    loops = [(model, loop) for model in observed.recovery.models() if (loop := observed.recovery.loop(model))]
+    if not loops:
+        return None
+    model, loop = max(loops, key=lambda found: found[1].now.recomputed)
+    now, best = loop.now, loop.best
+    evidence = {
+        "model": model, "preempted_per_s": now.preempted, "recomputed_per_s": now.recomputed,
+        "prompt_per_s": now.prompt, "goodput_per_s": now.goodput, "best_goodput_per_s": best.goodput,
+    }  # fmt: skip
+    return Finding(
+        "recovery_loop",
+        0.0,
+        f"A recovery loop: {now.preempted:.1f} sequences a second were preempted and {now.recomputed:,.0f} positions "
+        f"a second computed again, {now.share:.0%} of all prompt work ({best.share:.0%} at its best); meanwhile "
+        f"goodput fell from {best.goodput:,.1f} to {now.goodput:,.1f} tokens a second.",
+        "serve with --admit reserve, which preempts nobody, until there is more --memory for the same load",
+        "More --seats or --step-tokens would make it worse: more would be admitted to the same memory.",
+        evidence=evidence,
+    )
 
 
 def recomputed(observed: Observations) -> Finding | None:

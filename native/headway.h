@@ -1,0 +1,104 @@
+/* The C interface of Headway's native library: what `headway.compute.native` calls through ctypes.
+ *
+ * No headers of torch or Python. Pointers are borrowed for the length of a call, unless said otherwise; nothing throws;
+ * no object may be used by two threads at once. Numbers of levels are bits, so that a set of them is an int.
+ */
+#ifndef HEADWAY_H
+#define HEADWAY_H
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define HEADWAY_API __declspec(dllexport)
+#else
+#define HEADWAY_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
+#define HEADWAY_ABI 1
+
+/* What code is compiled for. `generic` runs everywhere. */
+enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
+
+/* Number formats. */
+enum { HEADWAY_FP32 = 0, HEADWAY_BF16 = 1 };
+
+HEADWAY_API int32_t headway_abi(void);
+
+/* The levels that this library holds and this machine can run. */
+HEADWAY_API int32_t headway_levels(void);
+
+/* Sizes in bytes of headway_attention_shape and headway_span, for a caller to compare with its own. */
+HEADWAY_API int32_t headway_shape_bytes(void);
+HEADWAY_API int32_t headway_span_bytes(void);
+
+/* -- worker pool ---------------------------------------------------------------------------------------------------- */
+
+typedef struct headway_pool headway_pool;
+
+/* `threads` counts the caller; the others start at the first call that has work for them, and sleep when there is none.
+ * After work they spin for `spin_us` before they sleep. NULL if there is no memory. */
+HEADWAY_API headway_pool *headway_pool_open(int32_t threads, int32_t spin_us);
+
+/* Ends the threads. Nothing else may use the pool any more. */
+HEADWAY_API void headway_pool_close(headway_pool *pool);
+
+/* -- attention ------------------------------------------------------------------------------------------------------ */
+
+typedef struct headway_attention headway_attention;
+
+/* A model's attention and where its state lies.
+ *
+ * state         layers one after another, each [2 * kv_heads, slots, head_dim]: keys of all heads, then values;
+ *               borrowed until headway_attention_close
+ * slots         blocks * block_tokens
+ * cosines, sines   [rope_positions, head_dim], the sign of the first half's sine folded in; borrowed likewise.
+ *               A head x turns into x * cosine + roll(x, head_dim / 2) * sine. NULL: heads come turned
+ * head_norms    [layers][heads + kv_heads, head_dim]: queries and keys are normalised (RMS) per head before they are
+ *               turned; borrowed likewise. NULL: they are not
+ * scale         what queries are multiplied by at last
+ */
+typedef struct {
+    int32_t layers, heads, kv_heads, head_dim, block_tokens, state_format;
+    int64_t slots;
+    void *state;
+    const float *cosines, *sines;
+    int64_t rope_positions;
+    const float *const *head_norms;
+    float norm_eps, scale;
+} headway_attention_shape;
+
+/* Consecutive positions of one sequence: `count` from `start`. Its block table is `blocks` from the step's array. */
+typedef struct {
+    int32_t start, count;
+    int64_t blocks;
+} headway_span;
+
+/* NULL if there is no memory, or the level cannot run here. `pool` is borrowed until the close. */
+HEADWAY_API headway_attention *headway_attention_open(const headway_attention_shape *shape, int32_t level,
+                                                      headway_pool *pool);
+HEADWAY_API void headway_attention_close(headway_attention *attention);
+
+/* The step's spans, whose positions are the step's rows in this order, and their block tables; both are copied.
+ * Returns 0; -1 if there is no memory; -2 if a span's positions lack a block, or a block or position does not exist. */
+HEADWAY_API int32_t headway_attention_step(headway_attention *attention, const headway_span *spans, int32_t span_count,
+                                           const int32_t *blocks, int64_t block_count);
+
+/* Writes the state of the step's positions in `layer`, then attends.
+ *
+ * qkv   [rows, heads + 2 * kv_heads, head_dim] in `format`; not changed
+ * out   [rows, heads * head_dim], fp32; rows of the step's spans only
+ *
+ * A row's result depends on its own numbers, the state of the positions that it sees, and their number; not on the rest
+ * of the step, on threads, or on where its span began. */
+HEADWAY_API void headway_attention_layer(headway_attention *attention, int32_t layer, const void *qkv, int32_t format,
+                                         float *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,4 @@
+#include <stdint.h>
+#include "simd_generic.h"
+
+#include "level.h"

@@ -1,0 +1,7 @@
+#include <stdint.h>
+
+#if defined(__aarch64__)
+#include "simd_neon.h"
+
+#include "level.h"
+#endif

@@ -1,0 +1,59 @@
+#include "levels.h"
+
+#include "headway.h"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <cpuid.h>
+#endif
+
+namespace headway {
+namespace {
+
+#if defined(__x86_64__) || defined(_M_X64)
+/* Intel's manual, volume 2 (CPUID) and volume 1, chapters 14 and 15: the processor has the instructions, and the
+ * operating system keeps the registers (XGETBV). */
+int levels() {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return HEADWAY_GENERIC;
+    const bool fma = c & 1u << 12, osxsave = c & 1u << 27, avx = c & 1u << 28;
+    if (!(fma && osxsave && avx)) return HEADWAY_GENERIC;
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & 0x06) != 0x06 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return HEADWAY_GENERIC;
+    const bool avx2 = b & 1u << 5;
+    const bool avx512 = (b & 1u << 16) && (b & 1u << 17) && (b & 1u << 30) && (b & 1u << 31); /* F DQ BW VL */
+    if (!avx2) return HEADWAY_GENERIC;
+    return HEADWAY_GENERIC | HEADWAY_AVX2 | (avx512 && (low & 0xe6) == 0xe6 ? HEADWAY_AVX512 : 0);
+}
+#elif defined(__aarch64__)
+int levels() { return HEADWAY_GENERIC | HEADWAY_NEON; }
+#else
+int levels() { return HEADWAY_GENERIC; }
+#endif
+
+} // namespace
+
+const Kernels *kernels_of(int level) {
+    if (!(level & levels())) return nullptr;
+    switch (level) {
+    case HEADWAY_GENERIC:
+        return &kernels_generic;
+#if defined(__x86_64__) || defined(_M_X64)
+    case HEADWAY_AVX2:
+        return &kernels_avx2;
+    case HEADWAY_AVX512:
+        return &kernels_avx512;
+#elif defined(__aarch64__)
+    case HEADWAY_NEON:
+        return &kernels_neon;
+#endif
+    default:
+        return nullptr;
+    }
+}
+
+} // namespace headway
+
+int32_t headway_abi(void) { return HEADWAY_ABI; }
+
+int32_t headway_levels(void) { return headway::levels(); }

@@ -1,0 +1,65 @@
+/* Sixteen floats: AVX-512 F, BW, DQ, VL. */
+#include <immintrin.h>
+
+#define HEADWAY_LEVEL avx512
+
+namespace headway { namespace avx512 { namespace {
+
+typedef __m512 Floats;
+enum { WIDTH = 16, ROWS = 6, COLUMNS = 4 };
+
+inline Floats load(const float *p) { return _mm512_loadu_ps(p); }
+inline void store(float *p, Floats x) { _mm512_storeu_ps(p, x); }
+inline Floats set1(float x) { return _mm512_set1_ps(x); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+/* The second operand where either is NaN. */
+inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats load(const uint16_t *p) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+/* The first `count` lanes of x, the others of y. */
+inline Floats first(int count, Floats x, Floats y) {
+    return _mm512_mask_blend_ps(static_cast<__mmask16>((1u << count) - 1), y, x);
+}
+/* Zero where a < b, else x (also where either is NaN). */
+inline Floats zero_below(Floats a, Floats b, Floats x) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), x);
+}
+inline Floats round(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* x * 2^n for whole n from -126 to 0. */
+inline Floats times_power(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
+
+/* to[column * stride + row] = from[row][column] for a square of WIDTH. */
+inline void transpose(const Floats *from, float *to, int stride) {
+    __m512 a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(from[i], from[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(from[i], from[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            __m512d low = _mm512_castps_pd(a[i + j]), high = _mm512_castps_pd(a[i + j + 2]);
+            b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            b[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
+        a[i + 4] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+        a[i + 8] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        store(to + i * stride, _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88));
+        store(to + (i + 4) * stride, _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88));
+        store(to + (i + 8) * stride, _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd));
+        store(to + (i + 12) * stride, _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0xdd));
+    }
+}
+
+} } }  // namespace

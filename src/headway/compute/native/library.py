@@ -1,0 +1,97 @@
+"""Finds the native library, and says why there is none: without it, torch's operators do the same work.
+
+The library lies beside this file: in a wheel from the build (`hatch_build.py`), in a checkout from
+`python native/build.py`. Where a build failed, the file `absent.txt` says why instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from headway.core.config import NATIVE
+from headway.core.errors import ConfigError
+
+#: As in native/headway.h.
+ABI = 1
+LEVELS = {"avx512": 8, "avx2": 4, "neon": 2, "generic": 1}
+_FOLDER = Path(__file__).parent
+_NAMES = {"win32": "headway.dll", "darwin": "libheadway.dylib"}
+_int, _long, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+_FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
+    "headway_levels": (_int, []),
+    "headway_shape_bytes": (_int, []),
+    "headway_span_bytes": (_int, []),
+    "headway_pool_open": (_pointer, [_int, _int]),
+    "headway_pool_close": (None, [_pointer]),
+    "headway_attention_open": (_pointer, [_pointer, _int, _pointer]),
+    "headway_attention_close": (None, [_pointer]),
+    "headway_attention_step": (_int, [_pointer, _pointer, _int, _pointer, _long]),
+    "headway_attention_layer": (None, [_pointer, _int, _pointer, _int, _pointer]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no library to run; `why` says so in a clause."""
+
+    why: str
+
+
+class Library:
+    """The loaded library; its functions are attributes without their prefix. Raises OSError if the file cannot be
+    loaded, and ValueError, which says so, if it has another interface."""
+
+    def __init__(self, path: Path) -> None:
+        handle = ctypes.CDLL(str(path))
+        handle.headway_abi.restype = _int
+        found = handle.headway_abi()
+        if found != ABI:
+            raise ValueError(f"{path.name} has interface {found}, and {ABI} is needed; build it anew")
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(handle, name)
+            function.restype, function.argtypes = result, arguments
+        self._handle = handle
+        #: Of the structs that describe a model's attention and a span.
+        self.sizes = handle.headway_shape_bytes(), handle.headway_span_bytes()
+        self.pool_open, self.pool_close = handle.headway_pool_open, handle.headway_pool_close
+        self.attention_open, self.attention_close = handle.headway_attention_open, handle.headway_attention_close
+        self.attention_step, self.attention_layer = handle.headway_attention_step, handle.headway_attention_layer
+
+    @cached_property
+    def levels(self) -> tuple[str, ...]:
+        """The levels that this machine can run, the quickest first."""
+        bits = self._handle.headway_levels()
+        return tuple(name for name, bit in LEVELS.items() if bits & bit)
+
+
+def find(folder: Path = _FOLDER) -> Library | Absent:
+    """The library in `folder`."""
+    path, reason = folder / _NAMES.get(sys.platform, "libheadway.so"), folder / "absent.txt"
+    if not path.exists():
+        if reason.exists():
+            return Absent(f"not built when Headway was installed: {reason.read_text('utf-8').strip()}")
+        return Absent("not built in this checkout; `python native/build.py` does it")
+    try:
+        return Library(path)
+    except (OSError, ValueError, AttributeError) as error:
+        return Absent(f"cannot be loaded: {error}")
+
+
+def choose(native: str, found: Library | Absent) -> str | None:
+    """The level to run, of `--native`; None where none is to run, or none is there. Raises ConfigError for a level
+    that is asked for by name and cannot run."""
+    if native not in NATIVE:
+        raise ConfigError("--native", f"{native!r} is not one of {', '.join(NATIVE)}")
+    if native == "off":
+        return None
+    if native == "auto":
+        return None if isinstance(found, Absent) else found.levels[0]
+    if isinstance(found, Absent):
+        raise ConfigError("--native", f"{native} needs the native library, which is missing: {found.why}")
+    if native not in found.levels:
+        raise ConfigError("--native", f"{native} cannot run on this machine; it runs {', '.join(found.levels)}")
+    return native

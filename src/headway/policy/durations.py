@@ -1,0 +1,91 @@
+"""How long a step takes by how much is in it: measured while it runs, and answered for what was not measured yet.
+
+The best batch differs by machine and size, so it is never a constant: what a joiner would cost the others is read
+from here. A measurement is of one kind of work (`encode`, `update`, `decode_pixels`), one size of what is evaluated
+(an image's width and height), and so many rows evaluated together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+#: Work that is measured alike: its kind and its size.
+Work: TypeAlias = tuple[str, tuple[int, ...]]
+#: A measurement as it is kept: kind, size, rows, mean in ns, times measured.
+Row: TypeAlias = tuple[str, tuple[int, ...], int, int, int]
+
+#: The mean follows the machine: a measurement counts for at least so much of it.
+_LEAST_SHARE = 1 / 16
+
+
+@dataclass(slots=True)
+class _Mean:
+    ns: float
+    count: int = 1
+
+    def add(self, ns: int) -> None:
+        """The first measurement holds what happens only once (memory is touched, kernels are chosen), so a shorter
+        second one replaces it."""
+        self.count += 1
+        if self.count == 2:
+            self.ns = min(self.ns, ns)
+        else:
+            self.ns += (ns - self.ns) * max(1 / self.count, _LEAST_SHARE)
+
+
+@dataclass(slots=True)
+class Durations:
+    """Means by kind, size and rows."""
+
+    _means: dict[Work, dict[int, _Mean]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Durations:
+        """What `rows()` gave."""
+        found = cls()
+        for kind, size, batch, ns, count in rows:
+            found._means.setdefault((kind, tuple(size)), {})[batch] = _Mean(ns, count)
+        return found
+
+    def note(self, kind: str, size: tuple[int, ...], rows: int, ns: int) -> None:
+        """One measurement: `rows` of this kind and size took `ns` together."""
+        means = self._means.setdefault((kind, size), {})
+        if rows in means:
+            means[rows].add(ns)
+        else:
+            means[rows] = _Mean(ns)
+
+    def ns(self, kind: str, size: tuple[int, ...], rows: int) -> int | None:
+        """What `rows` would take; None where nothing of this kind and size was measured.
+
+        Between two measured numbers it lies on the line between them. Beyond the largest it grows as between the two
+        largest, and never shrinks; from one measurement alone it grows in proportion, which is the most it can be.
+        Below the smallest it is what the smallest takes.
+        """
+        means = self._means.get((kind, size))
+        if not means:
+            return None
+        known = sorted(means)
+        place = sum(each < rows for each in known)
+        if place < len(known) and (known[place] == rows or place == 0):
+            return round(means[known[place]].ns)
+        if place < len(known):
+            low, high = known[place - 1], known[place]
+            slope = (means[high].ns - means[low].ns) / (high - low)
+            return round(means[low].ns + (rows - low) * slope)
+        last = known[-1]
+        slope = means[last].ns / last
+        if len(known) > 1:
+            before = known[-2]
+            slope = max(0.0, (means[last].ns - means[before].ns) / (last - before))
+        return round(means[last].ns + (rows - last) * slope)
+
+    def rows(self) -> list[Row]:
+        """All of it as plain data, to be kept between runs."""
+        return [
+            (kind, size, batch, round(mean.ns), mean.count)
+            for (kind, size), means in sorted(self._means.items())
+            for batch, mean in sorted(means.items())
+        ]
