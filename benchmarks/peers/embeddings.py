@@ -225,7 +225,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     sides = list(dict.fromkeys(row["side"] for row in result["rows"]))
-    figure, axis = pyplot.subplots(figsize=(8, 4))
+    figure, axis = pyplot.subplots(figsize=(10, 4))
     width = 0.8 / len(sides)
     for place, side in enumerate(sides):
         rates = [row["texts_per_s"] for row in result["rows"] if row["side"] == side]
@@ -235,7 +235,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axis.set_title(
         f"minilm-l6, mixed lengths; {result['cpu']}, {result['cores']} cores, {result['date']}", fontsize=9
     )
-    axis.legend()
+    axis.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

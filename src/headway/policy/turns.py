@@ -52,8 +52,9 @@ def caught_up(returning: Share, busy: Sequence[Share]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What is measured of a model's recent steps: how long one takes (`step_ns`, the median), and what a step of a
-    given cost would take, `fixed_ns + unit_ns * cost`. All 0: nothing yet.
+    """What is measured of a model's recent steps: how long one takes undisturbed (`step_ns`, the fastest of them:
+    work for other models slows this one's own steps too, and must not widen their bound), and what a step of a given
+    cost would take, `fixed_ns + unit_ns * cost`. All 0: nothing yet.
 
     paced      callers wait for each of its steps now: it has running sequences that emit a token in each
     since_ns   how long ago its last step ended; None: it has had none since it became busy
@@ -76,7 +77,7 @@ class Pace:
         together = sum((ns - mean_ns) * (cost - mean_cost) for ns, cost in steps)
         most = mean_ns / mean_cost if mean_cost else 0.0
         unit_ns = min(most, max(0.0, together / spread)) if spread else most
-        step_ns = sorted(ns for ns, _ in steps)[len(steps) // 2]
+        step_ns = min(ns for ns, _ in steps)
         return cls(step_ns, mean_ns - unit_ns * mean_cost, unit_ns, paced, since_ns)
 
     def within(self, room_ns: float) -> int:
