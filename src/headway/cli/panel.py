@@ -25,10 +25,8 @@ def start_panel(
     for model in ready.models:
         for label, value in _model_rows(model, files[model.name]).items():
             table.add_row(label, Text(value))
-    products = "; ".join(dict.fromkeys(model.facts.kernels.get("products", "") for model in ready.models))
-    table.add_row("compute", Text(f"{ready.threads} threads; {products}"))
-    for words in dict.fromkeys(model.facts.kernels.get("attention", "") for model in ready.models):
-        table.add_row("attention", Text(words))
+    table.add_row("compute", Text(f"{ready.threads} threads; {_kernels(ready, 'products')}"))
+    table.add_row("attention", Text(_kernels(ready, "attention")))
     table.add_row("loaded in", Text(f"{ready.load_ms / 1000:.1f} s"))
     for field, origin in origins.items():
         value = getattr(options, field)
@@ -37,6 +35,11 @@ def start_panel(
         table.add_row("set", Text(f"{field.replace('_', '-')} = {shown}   from {origin}"))
     panel = Panel(table, title="Headway", subtitle=url, expand=False, border_style="green")
     return panel
+
+
+def _kernels(ready: Ready, part: str) -> str:
+    """What computes a part, each way once."""
+    return "; ".join(dict.fromkeys(words for model in ready.models if (words := model.facts.kernels.get(part))))
 
 
 def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
