@@ -71,9 +71,20 @@ def test_what_is_hopeless_is_refused_at_once_and_why_says_what_it_would_take():
     need = request.verdict.need
     assert 49 <= need <= 52
     assert tell(request_view(world.story, world.story.record("late"), 0))[0] == (
-        f"late was refused: it would be complete in {need} ms at the earliest, and its deadline leaves 20 ms."
+        f"late was refused: it would be complete {need} ms after its arrival at the earliest, and its deadline is 20 ms."
     )
     assert world.add("short", 10, max_tokens=50, deadline_ms=20).stage is Stage.WAITING  # it may end by itself
+
+
+def test_time_since_the_arrival_counts_against_the_deadline():
+    world = warmed()
+    arrived = world.clock.now_ns()
+    fields = {"max_tokens": 10, "ignore_eos": True, "deadline_ms": 20, "received_at": arrived}
+    assert world.add("in time", 10, **fields).stage is Stage.WAITING
+    world.clock.advance(15_000_000)
+    late = world.add("late", 10, **fields)
+    assert late.stage is Stage.REFUSED and isinstance(late.verdict, Never)
+    assert late.verdict.limit == 20 and 24 <= late.verdict.need <= 27  # 15 ms are over, and it takes some ten
 
 
 def test_those_with_earlier_deadlines_count_and_those_with_later_ones_do_not():
@@ -121,7 +132,7 @@ def test_a_deadline_that_cannot_be_met_is_a_422_with_the_estimate(smollm2: Model
         assert refused.status_code == 422 and "headway-ignored" not in refused.headers
         error = refused.json()["error"]
         assert (error["code"], error["param"]) == ("deadline", "deadline_ms")
-        assert "ms at the earliest" in error["message"]
+        assert "ms after its arrival at the earliest" in error["message"]
         assert server.sample('headway_requests_refused_total{reason="deadline"}') == 1
         assert server.complete("Hello", max_tokens=8, deadline_ms=60_000).status_code == 200
         assert server.complete("Hello", max_tokens=8, deadline_ms=0).status_code == 400

@@ -6,35 +6,16 @@ import argparse
 import asyncio
 import contextlib
 import json
-import re
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
-from embeddings import RESULTS, load, machine, texts
+from embeddings import RESULTS, headway, load, machine, texts
 
 SEQUENCES, EMBEDDERS = 8, 16
-
-
-@contextlib.contextmanager
-def server(slowdown: float, weights: str) -> Iterator[int]:
-    """Both models in one server; yields its port."""
-    models = [f"smollm2-135m:weights={weights}", "--model", "minilm-l6"]
-    words = [sys.executable, "-m", "headway", "serve", *models, "--port", "0", "--max-slowdown", str(slowdown)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        told = ""
-        while (found := re.search(r"curl http://[^:]+:(\d+)/", told)) is None:
-            told += process.stderr.readline()
-        try:
-            yield int(found[1])
-        finally:
-            process.terminate()
 
 
 async def generate(port: int, ends: float, gaps: list[float], begins: float) -> None:
@@ -79,7 +60,8 @@ def run(slowdowns: list[float], seconds: float, rounds: int, weights: str) -> di
     """For each bound the medians over `rounds` of the three phases in turn."""
     given, rows = texts(), []
     for slowdown in slowdowns:
-        with server(slowdown, weights) as port:
+        models = [f"smollm2-135m:weights={weights}", "--model", "minilm-l6"]
+        with headway(*models, "--max-slowdown", str(slowdown)) as port:
             sides: dict[str, list[dict[str, float]]] = {"text": [], "both": [], "embeddings": []}
             for _ in range(rounds):
                 for name, found in sides.items():

@@ -93,21 +93,9 @@ class Peer:
 
 
 @contextlib.contextmanager
-def headway(weights: str) -> Iterator[int]:
-    """A server; yields its port."""
-    words = [
-        sys.executable,
-        "-m",
-        "headway",
-        "serve",
-        "minilm-l6",
-        "--port",
-        "0",
-        "--weights",
-        weights,
-        "--threads",
-        "2",
-    ]
+def headway(*words: str) -> Iterator[int]:
+    """`headway serve` with these words; yields its port."""
+    words = (sys.executable, "-m", "headway", "serve", *words, "--port", "0")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = ""
@@ -160,7 +148,10 @@ def run(folder: Path, seconds: float, rounds: int, weights: list[str]) -> dict[s
         peers = {name: Peer(name, folder) for name in PEERS}
         for peer in peers.values():
             stack.callback(peer.close)
-        ports = {f"headway {kind}": stack.enter_context(headway(kind)) for kind in weights}
+        ports = {
+            f"headway {kind}": stack.enter_context(headway("minilm-l6", "--weights", kind, "--threads", "2"))
+            for kind in weights
+        }
         ask = {"seconds": seconds, "texts": str(file)}
         best = {}
         for name, peer in peers.items():

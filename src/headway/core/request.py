@@ -180,6 +180,11 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
     index: int
     values: bytes
 
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that the caller gets of it."""
+        return 0
+
 
 class Pictured(msgspec.Struct, frozen=True, tag="pictured"):
     """The pixels of request `id`, as in `plan.Pixels`: the completed image, or the `preview` of that number."""
@@ -187,6 +192,11 @@ class Pictured(msgspec.Struct, frozen=True, tag="pictured"):
     id: str
     pixels: bytes
     preview: int | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that the caller gets of it."""
+        return 0
 
 
 class Emission(msgspec.Struct, frozen=True, tag="tokens"):
@@ -202,6 +212,11 @@ class Emission(msgspec.Struct, frozen=True, tag="tokens"):
     finish: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that the caller gets of it."""
+        return len(self.tokens)
 
 
 #: What leaves a step for a caller, by pattern.

@@ -114,7 +114,7 @@ class Engine:
         )
         if refusal is None:
             request.progress = pattern.begin(new, model.limits.context)
-            refusal = model.too_late(request, new)
+            refusal = model.too_late(request, new, at)
         if refusal is not None:
             request.verdict, request.progress = refusal, None
             request.move(Stage.REFUSED)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from headway.core.errors import DuplicateRequest, UnknownRequest
-from headway.core.request import AnyEmission, Emission, Request, Stage
+from headway.core.request import AnyEmission, Request, Stage
 from headway.core.verdict import Input
 from headway.engine.line import FairLine, Line, SortedLine
 from headway.policy.fair import OUTPUT_WEIGHT, Counters
@@ -104,8 +104,8 @@ class Queues:
         """Tokens that went to callers."""
         for emission in emissions if self._counters is not None else ():
             request = self.find(emission.id)
-            if request is not None and isinstance(emission, Emission):
-                self.charge(request, OUTPUT_WEIGHT * len(emission.tokens))
+            if request is not None and emission.output_tokens:
+                self.charge(request, OUTPUT_WEIGHT * emission.output_tokens)
 
     def charge(self, request: Request, tokens: int) -> None:
         """Virtual tokens were served for its caller."""

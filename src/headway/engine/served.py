@@ -95,7 +95,7 @@ class ServedModel:
         if self.options.policy == "deadline" and cost:
             self.fastest = self.fastest.after(ns, cost, self.options.step_tokens)
 
-    def too_late(self, request: Request, new: NewRequest) -> Never | None:
+    def too_late(self, request: Request, new: NewRequest, now: int) -> Never | None:
         """The refusal of a request that came now and cannot be ready by its deadline, or None. Only where the
         deadlines are the order. Notes what it costs."""
         if self.options.policy != "deadline":
@@ -106,7 +106,9 @@ class ServedModel:
             return None
         place = self.queues.order(request)
         ahead = (other.cost for other in self.queues.waiting.upcoming() if self.queues.order(other) < place)
-        return too_late(soonest_ns(work, ahead, self.fastest, self.options.step_tokens), new.deadline_ms)
+        spent_ns = 0 if new.received_at is None else now - new.received_at
+        soonest = soonest_ns(work, ahead, self.fastest, self.options.step_tokens)
+        return too_late(spent_ns + soonest, new.deadline_ms)
 
     @property
     def least_budget(self) -> int:

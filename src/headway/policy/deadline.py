@@ -48,7 +48,8 @@ def soonest_ns(work: LeastWork, ahead: Iterable[int], fastest: Fastest, budget: 
 
 
 def too_late(soonest: float, deadline_ms: float) -> Never | None:
-    """The refusal of a request that ends `soonest` ns from now at the earliest, or None when it may be in time."""
+    """The refusal of a request that ends `soonest` ns after its arrival at the earliest, or None when it may be in
+    time."""
     if soonest <= deadline_ms * _MS:
         return None
     limit = max(0, int(deadline_ms))

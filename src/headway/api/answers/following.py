@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from headway.story.tell.explain import timing
 T = TypeVar("T")
 
 
-class Following:
+class Following(ABC):
     """One request, or one for each input of a list. What ends one of them early ends the exchange, and with it the
     others. What comes of all of them comes to one queue, in order."""
 
@@ -69,12 +70,12 @@ class Following:
             if not self._left:
                 return item
 
-    def ended(self) -> None:
+    def ended(self) -> None:  # noqa: B027  (most have no more)
         """One of the requests came to a good end: there may be more to submit."""
 
+    @abstractmethod
     def take(self, item: Arriving) -> object:
         """Something that is not an end has come."""
-        raise NotImplementedError
 
     async def unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""

@@ -58,8 +58,8 @@ def never(verdict: Never, wanted: Wanted, block_tokens: int) -> Refusal:
 def too_late(verdict: Never) -> Refusal:
     """The answer cannot be complete by its deadline."""
     text = (
-        f"deadline_ms leaves {verdict.limit} ms, and by what recent steps took the answer is complete in "
-        f"{verdict.need} ms at the earliest. Ask for less, or allow more time."
+        f"deadline_ms is {verdict.limit}, but at the speed of recent steps the answer is complete {verdict.need} ms "
+        "after its arrival at the earliest. Ask for less, or allow more time."
     )
     return Refusal(422, text, code="deadline", param="deadline_ms")
 
