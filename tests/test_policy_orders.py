@@ -71,7 +71,8 @@ def test_what_is_hopeless_is_refused_at_once_and_why_says_what_it_would_take():
     need = request.verdict.need
     assert 49 <= need <= 52
     assert tell(request_view(world.story, world.story.record("late"), 0))[0] == (
-        f"late was refused: it would be complete {need} ms after its arrival at the earliest, and its deadline is 20 ms."
+        f"late was refused: it would be complete {need} ms after its arrival at the earliest, "
+        "and its deadline is 20 ms."
     )
     assert world.add("short", 10, max_tokens=50, deadline_ms=20).stage is Stage.WAITING  # it may end by itself
 
@@ -132,7 +133,7 @@ def test_a_deadline_that_cannot_be_met_is_a_422_with_the_estimate(smollm2: Model
         assert refused.status_code == 422 and "headway-ignored" not in refused.headers
         error = refused.json()["error"]
         assert (error["code"], error["param"]) == ("deadline", "deadline_ms")
-        assert "ms after its arrival at the earliest" in error["message"]
+        assert "ms after the request's arrival at the earliest" in error["message"]
         assert server.sample('headway_requests_refused_total{reason="deadline"}') == 1
         assert server.complete("Hello", max_tokens=8, deadline_ms=60_000).status_code == 200
         assert server.complete("Hello", max_tokens=8, deadline_ms=0).status_code == 400

@@ -59,7 +59,7 @@ def too_late(verdict: Never) -> Refusal:
     """The answer cannot be complete by its deadline."""
     text = (
         f"deadline_ms is {verdict.limit}, but at the speed of recent steps the answer is complete {verdict.need} ms "
-        "after its arrival at the earliest. Ask for less, or allow more time."
+        "after the request's arrival at the earliest. Ask for less, or allow more time."
     )
     return Refusal(422, text, code="deadline", param="deadline_ms")
 

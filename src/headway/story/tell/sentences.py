@@ -184,7 +184,8 @@ def _never(view: RequestView) -> str:
     if not isinstance(verdict, Never):
         return "invalid request"
     if verdict.rule == "deadline":
-        return f"it would be complete {verdict.need} ms after its arrival at the earliest, and its deadline is {verdict.limit} ms"
+        soonest = f"{verdict.need} ms after its arrival at the earliest"
+        return f"it would be complete {soonest}, and its deadline is {verdict.limit} ms"
     unit = "blocks of state" if verdict.unit == "blocks" else verdict.unit
     raised = f"{verdict.option} raises it" if verdict.option else "it is the model's own"
     return f"it needs {verdict.need} {unit} and the limit is {verdict.limit} ({raised})"
