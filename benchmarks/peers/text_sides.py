@@ -59,7 +59,12 @@ def known(folder: Path, model: str, threads: int, positions: int) -> dict[str, S
         )  # fmt: skip
         found.append(Side(f"llama-server-{kind}", server))
     for kind in ("int8", "int4", "fp16"):
-        words = (_python(folder, "openvino"), str(HERE / "text_openvino.py"), "{socket}", str(files / f"openvino-{kind}"))
+        words = (
+            _python(folder, "openvino"),
+            str(HERE / "text_openvino.py"),
+            "{socket}",
+            str(files / f"openvino-{kind}"),
+        )
         found.append(Side(f"openvino-{kind}", (*words, *ends)))
     python, weights = _python(folder, "vllm"), str(files / "hf")
     found.append(Side("vllm-bf16", (python, str(HERE / "text_vllm.py"), "{socket}", weights, *ends), for_vllm))
