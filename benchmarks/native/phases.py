@@ -1,7 +1,8 @@
 """Where a decode step's time goes: `python benchmarks/native/phases.py --weights bf16 --sequences 1 8 32`.
 
-The engine and the executor in this process, every part of a step wrapped in a clock; of each part the median over the steps of a job, in
-milliseconds. Clocks cost under a tenth of a microsecond each. `rest` is what no clock covers: Python between operators.
+The engine and the executor in this process, every part of a step wrapped in a clock; of each part the median over the
+steps of a job, in milliseconds. Clocks cost under a tenth of a microsecond each. `rest` is what no clock covers:
+Python between operators.
 """
 
 from __future__ import annotations

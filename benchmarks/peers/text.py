@@ -7,8 +7,8 @@
     python benchmarks/peers/text.py down DIR
     python benchmarks/peers/text.py report DIR
 
-Each measuring command asks every side that runs, in turn, shape after shape, round after round, and adds what it finds to
-`DIR/samples.jsonl`; `report` makes JSON, tables and a plot in benchmarks/results/ of all that is there.
+Each measuring command asks every side that runs, in turn, shape after shape, round after round, and adds what it
+finds to `DIR/samples.jsonl`; `report` makes JSON, tables and a plot in benchmarks/results/ of all that is there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,5 @@
-"""A GGUF file as a folder of safetensors in bf16, with its tokenizer: `python text_export.py FILE.gguf FOLDER`, with transformers and gguf."""
+"""A GGUF file as a folder of safetensors in bf16, with its tokenizer: `python text_export.py FILE.gguf FOLDER`, with
+transformers and gguf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Text over HTTP, as text.py measures it: `headway bench serve` asks every server in turn the first turns of MT-bench."""
+"""Text over HTTP, as text.py measures it: `headway bench serve` asks every server in turn the first turns of MT-
+bench."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def load(args: argparse.Namespace, side: Running, concurrent: int, seed: int) ->
     """One closed loop of streamed chats, 64 tokens each. Raises CalledProcessError, AssertionError if any failed."""
     words = (
         sys.executable, "-m", "headway", "bench", "serve", "--url", f"http://127.0.0.1:{side.port}", "--prompts",
-        str(args.folder / "questions.jsonl"), "--concurrent", str(concurrent), "--requests", str(REQUESTS[concurrent]),
-        "--output", "64", "--ignore-eos", "--seed", str(seed), "--json",
+        str(args.folder / "questions.jsonl"), "--concurrent", str(concurrent),
+        "--requests", str(REQUESTS[concurrent]), "--output", "64", "--ignore-eos", "--seed", str(seed), "--json",
     )  # fmt: skip
     told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     row: dict[str, Any] = json.loads(told)["rows"][0]

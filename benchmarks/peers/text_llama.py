@@ -1,8 +1,8 @@
-"""llama.cpp as a side of text.py, by the C interface as llama-cpp-python has it:
-`python text_llama.py SOCKET MODEL.gguf THREADS POSITIONS`, with LLAMA_CPP_LIB_PATH naming the folder of the libraries.
+"""llama.cpp as a side of text.py, by the C interface as llama-cpp-python has it: `python text_llama.py SOCKET
+MODEL.gguf THREADS POSITIONS`, with LLAMA_CPP_LIB_PATH naming the folder of the libraries.
 
-As in its own `batched-bench`: prompts in batches of 2,048, one cache a sequence. The next token is numpy's argmax, which is quicker than a
-sampler chain.
+As in its own `batched-bench`: prompts in batches of 2,048, one cache a sequence. The next token is numpy's argmax,
+which is quicker than a sampler chain.
 """
 
 from __future__ import annotations

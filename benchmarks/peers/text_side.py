@@ -1,7 +1,9 @@
-"""What the process of every side in text.py does: it waits on a Unix socket, idle, and runs the jobs that it is asked for.
+"""What the process of every side in text.py does: it waits on a Unix socket, idle, and runs the jobs that it is asked
+for.
 
-A job is `prompts` (token ids) of which each gets `emits` tokens, greedily, whatever they are. Its answer: `took_s`; `first_s`, when every
-sequence had its first token; `after`, how many tokens came later than that; and `tokens`, so that sides can be compared.
+A job is `prompts` (token ids) of which each gets `emits` tokens, greedily, whatever they are. Its answer: `took_s`;
+`first_s`, when every sequence had its first token; `after`, how many tokens came later than that; and `tokens`, so
+that sides can be compared.
 
 Runs in each peer's own environment: the standard library only.
 """

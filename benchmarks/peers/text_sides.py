@@ -1,4 +1,5 @@
-"""The sides that text.py compares: how each is started, asked and ended. They stay between its subcommands, idle while another one works."""
+"""The sides that text.py compares: how each is started, asked and ended. They stay between its subcommands, idle
+while another one works."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class Side:
 
 
 def known(folder: Path, model: str, threads: int, positions: int) -> dict[str, Side]:
-    """Every side, by name. `positions` is how many its cache has to hold. Headway's are `headway-WEIGHTS`, or with the
-    state's format `headway-WEIGHTS+STATE`, and are made as they are asked for: see `choose`."""
+    """Every side, by name. `positions` is how many its cache has to hold. Headway's are `headway-WEIGHTS`, or with
+    the state's format `headway-WEIGHTS+STATE`, and are made as they are asked for: see `choose`."""
     files, ends = folder / "models" / model, (str(threads), str(positions))
     libraries = folder / "llama" / "build" / "bin"
     on_path = {"PYTHONPATH": str(folder / "llama" / "sources"), "LLAMA_CPP_LIB_PATH": str(libraries)}

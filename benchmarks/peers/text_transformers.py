@@ -1,4 +1,5 @@
-"""transformers as a side of text.py: `python text_transformers.py SOCKET FOLDER THREADS POSITIONS`; prompts of one length, so no padding."""
+"""transformers as a side of text.py: `python text_transformers.py SOCKET FOLDER THREADS POSITIONS`; prompts of one
+length, so no padding."""
 
 from __future__ import annotations
 

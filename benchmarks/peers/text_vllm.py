@@ -1,4 +1,5 @@
-"""vLLM's CPU build as a side of text.py: `python text_vllm.py SOCKET FOLDER THREADS POSITIONS`; its engine, stepped from here.
+"""vLLM's CPU build as a side of text.py: `python text_vllm.py SOCKET FOLDER THREADS POSITIONS`; its engine, stepped
+from here.
 
 text.py sets what it reads from the environment: which cores, how much memory for its cache, and no second process.
 """
