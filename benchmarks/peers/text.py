@@ -114,9 +114,9 @@ def gguf_of(args: argparse.Namespace) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("setup", "up", "down", *SHAPES, "http", "report"))
+    parser.add_argument("what", choices=("setup", "up", "down", *SHAPES, "http", "memory", "report"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("sides", nargs="*", help="for up: which; for a measurement: none means all that run")
+    parser.add_argument("sides", nargs="*", help="for up: which; for memory: formats; else: all that run")
     parser.add_argument("--model", default="smollm2-135m", choices=("smollm2-135m", "qwen2.5-coder-0.5b"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing that would end later than this")
@@ -135,6 +135,10 @@ def main() -> None:
         from text_report import report
 
         report(Samples(args.folder).read(), machine())
+    elif args.what == "memory":
+        from text_memory import measure_memory
+
+        measure_memory(args, gguf_of(args), Samples(args.folder))
     else:
         there = running(args.folder)
         sides = [there[name] for name in args.sides] if args.sides else list(there.values())

@@ -56,6 +56,10 @@ def measures(sample: Sample) -> Iterable[tuple[str, float]]:
         yield f"{model}{at}, p99 gap ms", row["itl_ms"]["p99"]
         yield f"{model}{at}, p50 first token ms", row["ttft_ms"]["p50"]
         return
+    if what == "memory":
+        for part in ("replica", "weights", "pool", "beyond"):
+            yield f"{model}memory: {part}, MiB", sample[f"{part}_mib"]
+        return
     sequences, prompt = sample["sequences"], sample["prompt"]
     if what == "table":
         yield f"{model}decode {sequences}", decode(sample)
@@ -109,7 +113,8 @@ TABLES: dict[str, Callable[[str], bool]] = {
     "beside a busy process": lambda name: "busy" in name or "undisturbed" in name,
     "by number of sequences": lambda name: name.startswith("decode of"),
     "by context": lambda name: name.startswith("decode after"),
-    "another model": lambda name: ": " in name,
+    "memory": lambda name: name.startswith("memory"),
+    "another model": lambda name: ": " in name and not name.startswith("memory"),
 }  # fmt: skip
 
 

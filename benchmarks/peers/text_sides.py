@@ -149,8 +149,8 @@ class Running:
         return True
 
     def memory(self) -> int:
-        """Bytes of memory that it and its children hold, shared pages divided by who shares them."""
-        return sum(_pss(pid) for pid in _family(self.pid))
+        """Bytes that it and its children hold: see `pss`."""
+        return sum(pss(pid) for pid in family(self.pid))
 
     def end(self) -> None:
         """Its whole process group."""
@@ -167,14 +167,16 @@ class Running:
         self._file.unlink()
 
 
-def _family(pid: int) -> Iterator[int]:
+def family(pid: int) -> Iterator[int]:
+    """A process and those it started."""
     yield pid
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            yield from _family(int(child))
+            yield from family(int(child))
 
 
-def _pss(pid: int) -> int:
+def pss(pid: int) -> int:
+    """Bytes that a process holds, shared pages divided by who shares them."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
 
