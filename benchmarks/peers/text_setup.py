@@ -17,7 +17,8 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from text_export import export
+
 TORCH = "torch==2.13.0"  # a CPU build: see README.md
 #: On some machines llama.cpp crashes in its AMX path with two threads.
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
@@ -35,7 +36,7 @@ def setup(folder: Path, gguf: Path, model: str) -> None:
     """Make what is missing in `folder`. `gguf` is the file that Headway serves `model` from."""
     folder.mkdir(parents=True, exist_ok=True)
     questions(folder)
-    _environment(folder, "transformers", TORCH, "transformers", "gguf", "accelerate")
+    _environment(folder, "transformers", TORCH, "transformers")
     _environment(folder, "openvino", "openvino-genai", "numpy")
     _environment(folder, "export", TORCH, "optimum-intel[openvino]", without="torchvision")
     vllm(folder)
@@ -143,7 +144,7 @@ def formats(folder: Path, gguf: Path, model: str) -> None:
     target = folder / "models" / model
     target.mkdir(parents=True, exist_ok=True)
     if not (target / "hf" / "config.json").exists():
-        _run(folder / "transformers" / "bin" / "python", HERE / "text_export.py", gguf, target / "hf")
+        export(gguf, target / "hf")
     for kind in ("Q8_0", "Q4_0", "BF16"):
         made = target / f"{kind}.gguf"
         if not made.exists():
