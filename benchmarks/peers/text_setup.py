@@ -19,6 +19,7 @@ from pathlib import Path
 
 from text_export import export
 
+HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"  # a CPU build: see README.md
 #: On some machines llama.cpp crashes in its AMX path with two threads.
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
@@ -44,9 +45,9 @@ def setup(folder: Path, gguf: Path, model: str) -> None:
     formats(folder, gguf, model)
 
 
-def _run(*words: str | Path, **more: str | Path) -> None:
+def _run(*words: str | Path, env: dict[str, str] | None = None) -> None:
     print("+", *words, file=sys.stderr, flush=True)
-    subprocess.run([str(word) for word in words], check=True, **more)
+    subprocess.run([str(word) for word in words], check=True, env=env)
 
 
 def _pip(folder: Path, name: str, *words: str | Path) -> None:
@@ -117,7 +118,7 @@ def llama(folder: Path) -> None:
             *(f"-DLLAMA_{part}=OFF" for part in NOT_OF_LLAMA),
             *(f"-DCMAKE_{language}_FLAGS={NO_AMX}" for language in ("C", "CXX")),
         )  # fmt: skip
-        _run("cmake", "--build", built, "--target", "llama", "llama-server", "llama-quantize")
+        _run("cmake", "--build", built, "--target", "llama", "llama-server")
 
 
 def qwen(folder: Path) -> Path:
@@ -139,6 +140,12 @@ def qwen(folder: Path) -> Path:
     return target
 
 
+def llama_environment(folder: Path) -> dict[str, str]:
+    """What llama-cpp-python's bindings need to find themselves and the libraries."""
+    home = folder / "llama"
+    return {"PYTHONPATH": str(home / "sources"), "LLAMA_CPP_LIB_PATH": str(home / "build" / "bin")}
+
+
 def formats(folder: Path, gguf: Path, model: str) -> None:
     """The model as a folder of safetensors in bf16, in GGUF's types, and for OpenVINO."""
     target = folder / "models" / model
@@ -148,11 +155,10 @@ def formats(folder: Path, gguf: Path, model: str) -> None:
     for kind in ("Q8_0", "Q4_0", "BF16"):
         made = target / f"{kind}.gguf"
         if not made.exists():
-            partial = made.with_suffix(".partial")
             _run(
-                folder / "llama" / "build" / "bin" / "llama-quantize", "--allow-requantize", gguf, partial, kind, "2"
-            )
-            partial.rename(made)
+                folder / "llama" / "bin" / "python", HERE / "text_quantize.py", gguf, made, kind,
+                env=llama_environment(folder),
+            )  # fmt: skip
     if not (target / "own.gguf").exists():  # QWEN's is there
         (target / "own.gguf").symlink_to(gguf)
     for kind, words in {"int8": (), "int4": ("--group-size", "64"), "fp16": ()}.items():
