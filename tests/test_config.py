@@ -154,7 +154,7 @@ def test_more_seats_than_step_tokens_cannot_work() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"recovery": "auto"},
-     {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
+     {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
      {"disk_tier_bytes": Memory(bytes=1)}],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:

@@ -15,9 +15,11 @@ from headway.compute.models.spec import DecoderSpec
 from headway.compute.native.attention import NativeAttention
 from headway.compute.native.decoder import NativeDecoder
 from headway.compute.text.weights import Weights
+from headway.core.errors import ConfigError
 
-#: The format in which weights are cached that are rounded further when they are packed.
-ROUNDED_FROM = {"int8": "bf16"}
+#: The format in which weights are cached that are rounded further when they are packed. (fp32 holds GGUF's 4-bit
+#: weights exactly, so that they are packed as they were.)
+ROUNDED_FROM = {"int8": "bf16", "int4": "fp32"}
 
 
 class Runs(Protocol):
@@ -41,9 +43,12 @@ class Ready:
 
 
 def ready(spec: DecoderSpec, loaded: Weights, weights: str, attention: Attention) -> Ready:
-    """`loaded` are in the format that `ROUNDED_FROM` says for `weights`, else in that."""
+    """`loaded` are in the format that `ROUNDED_FROM` says for `weights`, else in that. Raises ConfigError for weights
+    that nothing here multiplies."""
     if weights in ROUNDED_FROM and isinstance(attention, NativeAttention):
-        native = NativeDecoder(spec, loaded.tensors, attention)
+        native = NativeDecoder(spec, loaded.tensors, attention, 4 if weights == "int4" else 8)
         return Ready(native, lambda count: count, native.words, native.bytes)
+    if weights == "int4":
+        raise ConfigError("--weights", f"int4 needs the native kernels; here is {attention.words}")
     products = Products(probe_kernel(weights), matrices(spec, loaded.tensors))
     return Ready(Decoder(spec, loaded.tensors, products), products.rows, products.words, loaded.bytes)
