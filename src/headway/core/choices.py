@@ -19,8 +19,8 @@ from headway.core.options import option, whole
 
 #: Options of the server that a model may have for itself.
 OWN = (
-    "served_name", "memory", "block_tokens", "seats", "step_tokens", "max_context", "policy", "admit", "weights",
-    "state", "max_bypass", "draft", "prefix_cache",
+    "served_name", "memory", "block_tokens", "seats", "step_tokens", "max_context", "policy", "admit", "recovery",
+    "weights", "state", "max_bypass", "draft", "prefix_cache",
 )  # fmt: skip
 #: `pypi:NAME==VERSION` is no setting: its `=` is doubled.
 _SETTING = re.compile(r":(?=[A-Za-z][A-Za-z0-9_-]*=(?!=))")

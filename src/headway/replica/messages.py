@@ -68,6 +68,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             step_tokens=self.step_tokens,
             threads=threads,
             weights=self.facts.weights_format,
+            state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
         )
