@@ -29,7 +29,8 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
-    pool that is counted in bytes are bytes."""
+    pool that is counted in bytes are bytes. With `gap_ms` the budget of a step follows the time, up to `step_tokens`.
+    """
 
     model: str
     blocks: int
@@ -38,6 +39,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     seats: int
     step_tokens: int
     threads: int
+    gap_ms: float | None = None
     weights: str
     kernels: dict[str, str] = {}
     pattern: str = "text"
@@ -167,12 +169,22 @@ class Grown(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[int, ...]
 
 
+class Bound(msgspec.Struct, frozen=True, array_like=True):
+    """Why a step's budget is less than --step-tokens allows: a step is expected to take `fixed_ms` and
+    `position_ms` for each position, and those who decode in it wait for all of it, at most `gap_ms`."""
+
+    gap_ms: float
+    fixed_ms: float
+    position_ms: float
+
+
 class Stepped(Event, frozen=True, tag="step", kw_only=True):
     """A step of one model begins to run. `at` is when planning began: from then on the step owns the time.
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
-    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was.
+    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was; with
+    `bound` it was cut for the gap between this model's own tokens.
     """
 
     step: int
@@ -186,6 +198,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     model: str = ""
     oversized: bool = False
     kept: str = ""
+    bound: Bound | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

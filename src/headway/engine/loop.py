@@ -61,6 +61,7 @@ class _Flight:
     plan: StepPlan
     entries: list[Entry]
     planned_at: int
+    divided: bool
 
     def requests(self) -> list[Request]:
         """Each request of the step once."""
@@ -194,7 +195,7 @@ class Engine:
             if other is not model:
                 planner.waits |= other.pass_turn()
         plan = planner.finish()
-        self._flight = _Flight(model, plan, planner.entries, at)
+        self._flight = _Flight(model, plan, planner.entries, at, planner.divided)
         for request in self._flight.requests():
             request.in_flight += 1
         self._fail_at_dead_ends(self._flight)
@@ -332,7 +333,7 @@ class Engine:
         for request in flight.requests():
             request.in_flight -= 1
         now = self.clock.now_ns()
-        flight.model.spent(now - flight.planned_at, flight.plan.cost, now)
+        flight.model.spent(now - flight.planned_at, flight.plan.cost, now, divided=flight.divided)
         return flight
 
     def _settle(self, flight: _Flight) -> list[tuple[Request, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from headway.core.events import AnyEvent, Grown, Preempted, Stepped
+from headway.core.events import AnyEvent, Bound, Grown, Preempted, Stepped
 from headway.core.plan import StepPlan
 from headway.core.request import Request, Stage
 from headway.core.verdict import Go, Holder, Wait
@@ -18,7 +18,7 @@ from headway.engine.pattern import NO_EXTRA, Entry, Extra, Quote, Work
 from headway.engine.served import ServedModel
 from headway.policy import admit, preempt
 from headway.policy.admit import Kept, Outlook
-from headway.policy.budget import granted
+from headway.policy.budget import beside, granted
 from headway.policy.waiting import Room, judge, look_further, no_budget
 
 _NAMED_HOLDERS = 5
@@ -26,7 +26,8 @@ _NAMED_HOLDERS = 5
 
 class Planner:
     """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern.
-    `kept` names the model for whose pace that budget was cut."""
+    `kept` names the model for whose pace that budget was cut. `divided`: an item is in it, all of it or in part, that
+    could be divided."""
 
     def __init__(
         self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None], budget: int, kept: str = ""
@@ -34,7 +35,9 @@ class Planner:
         self.entries: list[Entry] = []
         self.waits: dict[str, Wait] = {}
         self.left = budget
+        self.divided = False
         self._budget, self._kept = budget, kept
+        self._bound: Bound | None = None
         self._model = model
         self._pattern = model.pattern
         self._queues = model.queues
@@ -73,6 +76,8 @@ class Planner:
             self._grow(request, work, extra.lacking)
             self.left -= extra.cost
             self._put(request, work, work.cost, extra)
+        if whole and (divisible or len(self._queues.waiting)):
+            self._keep_gap()
         for request, work in divisible:
             if request.stage is Stage.RUNNING:
                 self._divide(request, work)
@@ -126,6 +131,7 @@ class Planner:
                 levels=self._model.levels(),
                 oversized=plan.cost > self._budget,
                 kept=self._kept,
+                bound=self._bound,
             )
         )
         return plan
@@ -157,6 +163,18 @@ class Planner:
         for _, work in claimed if lacking else ():
             self._grow(request, work, work.lacking)
         return claimed
+
+    def _keep_gap(self) -> None:
+        """Whole items of the running are in the step, and their callers wait for it: what may come beside them is
+        what keeps the gap between their tokens."""
+        gap_ms = self._model.options.gap_ms
+        if gap_ms is None or not self._pattern.paced:
+            return
+        spent, pace = self._budget - self.left, self._model.pace(self._at)
+        room = beside(spent, pace, gap_ms)
+        if room < self.left:
+            self.left, self._budget = room, spent + room
+            self._bound = Bound(gap_ms, pace.fixed_ns / 1e6, pace.unit_ns / 1e6)
 
     def _divide(self, request: Request, work: Work) -> None:
         cost = granted(work.cost, self.left, whole=False)
@@ -239,7 +257,8 @@ class Planner:
 
     @property
     def _room(self) -> Room:
-        return self._model.room(self.left, untouched=not self._moving)
+        by = f"--gap-ms {self._bound.gap_ms:g}" if self._bound else ""
+        return self._model.room(self.left, untouched=not self._moving, by=by)
 
     def _name_holders(self) -> tuple[tuple[Holder, ...], int]:
         """Who would free how much by leaving, the largest first."""
@@ -256,4 +275,5 @@ class Planner:
         entry = self._pattern.entry(request, work, cost, extra)
         self.entries.append(entry)
         self._moving.add(request.arrival)
+        self.divided |= not work.whole
         request.verdict = Go(cost)

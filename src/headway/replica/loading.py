@@ -45,6 +45,7 @@ class LoadedModel:
             max_context=served.limits.context,
             seats=served.options.seats,
             step_tokens=served.options.step_tokens,
+            gap_ms=served.options.gap_ms if is_text else None,
             pool_bytes=0 if is_text else space.total,
         )
 

@@ -104,7 +104,8 @@ def shortage(wait: Wait) -> str:
         case "budget" if need > 1:
             return f"needs {need} {wait.unit} of one step, which has {wait.have} left."
         case "budget":
-            return "the step's budget is spent before its next position."
+            cut = f" (cut for {wait.by})" if wait.by else ""
+            return f"the step's budget{cut} is spent before its next position."
         case "order":
             return "other requests come first."
         case "grammar":
