@@ -68,9 +68,14 @@ class Planner:
             if self._stands_back(request):
                 self._behind.append(request)
                 continue
-            works = self._pattern.works(request)
-            divisible += [(request, work) for work in works if not work.whole]
-            whole += self._whole(request, [work for work in works if work.whole])
+            undivided: list[Work] = []
+            for work in self._pattern.works(request):
+                if work.whole:
+                    undivided.append(work)
+                else:
+                    divisible.append((request, work))
+            if undivided:
+                whole += self._whole(request, undivided)
         for request, work in whole:
             extra = self._pattern.extra(request, work, self.left)
             self._grow(request, work, extra.lacking)
