@@ -361,6 +361,13 @@ class Environment:
         return cls(folder, bool(environ.get("NO_COLOR")))
 
 
+def kernel_settings(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """What the environment tells the libraries of how they multiply: oneDNN, MKL, FBGEMM and torch itself."""
+    environ = os.environ if environ is None else environ
+    names = ("ONEDNN_", "DNNL_", "MKL_", "FBGEMM_", "ATEN_CPU_CAPABILITY")
+    return tuple(f"{name}={value}" for name, value in sorted(environ.items()) if name.startswith(names))
+
+
 def yielding_threads(environ: MutableMapping[str, str] | None = None) -> None:
     """Let idle compute threads spin for some ten microseconds, then sleep; call it before torch is imported, here or
     in a child.

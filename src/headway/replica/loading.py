@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +104,13 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
     from headway.text.tokenizer import Tokenizer
 
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
-    _refuse_long(model, DecoderSpec.from_config(files.config, files.name).max_context)
+    spec = DecoderSpec.from_config(files.config, files.name)
+    _refuse_long(model, spec.max_context)
+    vocabulary = files.tokenizer, files.eos_ids, spec.vocab
+    beside = ThreadPoolExecutor(1)  # while the weights are packed
+    texts = beside.submit(lambda: AnswerTexts(Tokenizer(files)))
+    grammars = beside.submit(lambda: Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary)))
+    beside.shutdown(wait=False)
     executor = TextExecutor.load(
         files,
         cache=Cache.at(Path(options.cache)).converted,
@@ -117,9 +124,7 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
-    vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
-    grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
-    return hosted_text(executor, executor.blocks, model, AnswerTexts(Tokenizer(files)), grammars)
+    return hosted_text(executor, executor.blocks, model, texts.result(), grammars.result())
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
