@@ -22,6 +22,9 @@ from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import Loading, ReadyModel, ToFront
 from headway.replica.options import ModelOptions, ReplicaOptions
 
+#: What the extra `images` brings, to be typed in a shell whichever way Headway was installed.
+_DIFFUSERS = "'diffusers>=0.42,<0.50'"
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -149,8 +152,8 @@ def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[To
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "diffusers":
             raise
-        text = f"{model.model} is a diffusion model, which needs diffusers: pip install 'headway[images]'"
-        raise ConfigError("--model", text) from error
+        needs = f"needs diffusers (the extra images): pip install {_DIFFUSERS}"
+        raise ConfigError("--model", f"{model.model} is a diffusion model, which {needs}") from error
     cache = Cache.at(Path(options.cache))
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     say(Loading(f"reading the weights of {model.served_name}", 0, files.weights_bytes))
