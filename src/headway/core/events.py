@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from headway.core.miss import Miss
+from headway.core.recovery import NO_DEMAND, Demand, Phase, Rates
 from headway.core.request import Pause
 from headway.core.verdict import Never, Wait
 
@@ -29,7 +30,8 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
-    pool that is counted in bytes are bytes. With `gap_ms` the budget of a step follows the time, up to `step_tokens`.
+    pool that is counted in bytes are bytes; `weights` and `state` are data types. With `gap_ms` the budget of a step
+    follows the time, up to `step_tokens`.
     """
 
     model: str
@@ -41,6 +43,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     threads: int
     gap_ms: float | None = None
     weights: str
+    state: str = ""
     kernels: dict[str, str] = {}
     pattern: str = "text"
 
@@ -249,6 +252,39 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
     moves: tuple[Moved, ...] = ()
 
 
+class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
+    """A recovery loop of one model (`policy/recovery.py`): it `began`, `lasts` (told once a window), or is `over`.
+
+    now       how the window was that ended with this; `best` is the best one before the loop
+    cut       from here on admission goes by `reserve`, until `needed` windows in a row had no preemption; `clean`
+              were it so far
+    offered   what came while admission was cut, and `rejected` what of it was not admitted: means per second since
+              then
+    """
+
+    step: int
+    model: str
+    phase: Phase
+    cut: bool
+    now: Rates
+    best: Rates
+    offered: Demand = NO_DEMAND
+    rejected: Demand = NO_DEMAND
+    clean: int = 0
+    needed: int = 0
+
+
+class NoProgress(Event, frozen=True, tag="no_progress", kw_only=True):
+    """A request was told the same `wait` so many times in a row, and nothing moved: nothing that the engine can do
+    will change that."""
+
+    step: int
+    model: str
+    id: str
+    wait: Wait
+    times: int
+
+
 class DraftsPaused(Event, frozen=True, tag="drafts_paused", kw_only=True):
     """Drafts did not pay for a sequence, and rest for a while."""
 
@@ -304,6 +340,8 @@ AnyEvent: TypeAlias = (
     | Preempted
     | Stepped
     | Committed
+    | Recovery
+    | NoProgress
     | DraftsPaused
     | Finished
     | Cancelled

@@ -26,8 +26,8 @@ _NAMED_HOLDERS = 5
 
 class Planner:
     """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern.
-    `kept` names the model for whose pace that budget was cut. `divided`: an item is in it, all of it or in part, that
-    could be divided."""
+    `kept` names the model for whose pace that budget was cut; `head` is the first request in order that waits.
+    `divided`: an item is in it, all of it or in part, that could be divided."""
 
     def __init__(
         self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None], budget: int, kept: str = ""
@@ -44,7 +44,7 @@ class Planner:
         self._step = step
         self._at = at
         self._emit = emit
-        self._head: str | None = None
+        self.head: str | None = None
         self._grown: list[Grown] = []
         self._moving: set[int] = set()
         self._behind: list[Request] = []
@@ -110,7 +110,7 @@ class Planner:
                 break  # nobody behind may have what is left: it would never be enough for this one
         if head is not None:
             self._queues.waiting.block(head)
-        self._head = head.id if head else None
+        self.head = head.id if head else None
 
     def rest(self) -> None:
         """Whoever stood back for those who wait gets what they left."""
@@ -131,7 +131,7 @@ class Planner:
                 members=tuple(entry.member for entry in self.entries),
                 grown=tuple(self._grown),
                 waits=self.waits,
-                head=self._head,
+                head=self.head,
                 waiting=len(self._queues.waiting),
                 levels=self._model.levels(),
                 oversized=plan.cost > self._budget,
@@ -214,6 +214,7 @@ class Planner:
         price = self._pattern.price(victim, short)
         lost = self._pattern.lose(victim)
         self._queues.preempt(victim)
+        self._model.recovery.preempted(len(lost.indexes))
         self._emit(
             Preempted(
                 at=self._at,
@@ -234,6 +235,8 @@ class Planner:
         `grant`."""
         admitted = self._pattern.admit(request, quote, self._at, self._step)
         self._queues.admit(request, quote.ask.cost)
+        if not request.preemptions:
+            self._model.recovery.admitted(request.positions)
         self._holders = self._outlooks = None
         self._emit(admitted)
         first, *others = self._pattern.works(request)
@@ -248,7 +251,8 @@ class Planner:
 
     def _keep(self, request: Request, quote: Quote) -> Kept:
         """What must be left when `request` is admitted; those who run are looked at once for all who ask."""
-        rule = self._model.options.admit
+        cut = self._model.recovery.cut
+        rule = "reserve" if cut else self._model.options.admit
         asks = [] if rule == "optimistic" else self._pattern.outlook(request, quote)
         if not asks:
             return admit.NOTHING_KEPT
@@ -257,7 +261,7 @@ class Planner:
         if self._outlooks is None:
             self._outlooks = [each for other in self._queues.running for each in self._pattern.outlook(other)]
         if rule == "reserve":
-            return admit.reserve(self._outlooks, asks)
+            return admit.reserve(self._outlooks, asks, by=admit.CUT if cut else "reserve")
         return admit.predict(self._outlooks, asks, self._model.answers)
 
     @property

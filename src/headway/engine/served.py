@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 
 from headway.compute.executor import Executor
 from headway.core.errors import ConfigError, InvariantError
-from headway.core.events import Levels
+from headway.core.events import Levels, Recovery
 from headway.core.request import NewRequest, Request
 from headway.core.verdict import Never, Unit, Verdict, Wait
-from headway.engine.pattern import AnyPattern
+from headway.engine.pattern import AnyPattern, Books
 from headway.engine.queues import Queues
 from headway.policy.admit import AnswerLengths
 from headway.policy.deadline import Fastest, soonest_ns, too_late
 from headway.policy.durations import Durations
 from headway.policy.order import ORDERS, shorter_first
+from headway.policy.progress import Repeats
+from headway.policy.recovery import Watch
 from headway.policy.turns import Pace, Share
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
 
@@ -40,6 +42,7 @@ class EngineOptions:
     max_bypass: int = 32
     policy: str = "fcfs"
     admit: str = "headroom"
+    recovery: str = "warn"
 
     def __post_init__(self) -> None:
         if self.seats > self.step_tokens:
@@ -50,7 +53,8 @@ class ServedModel:
     """`name` is how requests ask for it. `weight` is its share of the device's time beside other models, `device_ns`
     what it had of it, and `stopped_at` when its last step ended; None: it has had none since it became busy. `moved`
     are the arrivals of those who were in its last step, `durations` what parts of its steps took, as far as its
-    executor tells, `answers` the lengths of its latest answers. With `size` (what all of a request costs) smaller
+    executor tells, `answers` the lengths of its latest answers, `recovery` whether it is in a recovery loop, and
+    `repeats` what was decided again and again while nothing moved. With `size` (what all of a request costs) smaller
     requests go first, within --max-bypass."""
 
     def __init__(
@@ -73,6 +77,8 @@ class ServedModel:
         self.moved: frozenset[int] = frozenset()
         self.stopped_at: int | None = None
         self.answers = AnswerLengths()
+        self.recovery = Watch(auto=self.options.recovery == "auto")
+        self.repeats = Repeats()
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost
         self._divided: deque[tuple[int, int]] = deque(maxlen=_RECENT_DIVIDED)
         order = ORDERS[self.options.policy]
@@ -115,6 +121,17 @@ class ServedModel:
         spent_ns = 0 if new.received_at is None else now - new.received_at
         soonest = soonest_ns(work, ahead, self.fastest, self.options.step_tokens)
         return too_late(spent_ns + soonest, new.deadline_ms)
+
+    def lost_work(self, books: Books, step: int) -> Recovery | None:
+        """Whether it is in a recovery loop, once there is anything to say of that after a step. Changes what is known
+        of it."""
+        news = self.recovery.worked(
+            books.at,
+            prefilled=sum(outcome.prefilled for outcome in books.outcomes),
+            recomputed=sum(outcome.recomputed for outcome in books.outcomes),
+            emitted=sum(outcome.emitted for outcome in books.outcomes) + sum(fork.emitted for fork in books.forks),
+        )
+        return None if news is None else Recovery(at=books.at, step=step, model=self.name, **asdict(news))
 
     @property
     def least_budget(self) -> int:
