@@ -77,7 +77,7 @@ class Inbox:
     prompts that wait, until it is admitted; `timer` ends it when it has lived for too long.
     """
 
-    queue: asyncio.Queue[Arriving] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[Arriving | None] = field(default_factory=asyncio.Queue)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     refused: End | None = None
@@ -188,7 +188,7 @@ class Front:
         news: Sequence[AnyRequest],
         received_at: int,
         claim: Claim | None = None,
-        queue: asyncio.Queue[Arriving] | None = None,
+        queue: asyncio.Queue[Arriving | None] | None = None,
     ) -> list[Inbox]:
         """Send the requests of one exchange to the replica, in one message; their positions are split off from the
         exchange's `claim`. What comes of them goes to `queue`. Raises DuplicateRequest, with nothing sent, for an id
@@ -204,7 +204,7 @@ class Front:
         self.link.say(Submit(first, tuple(others)))
         return inboxes
 
-    def _open(self, new: AnyRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving]) -> Inbox:
+    def _open(self, new: AnyRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving | None]) -> Inbox:
         """A request's inbox, and the beginning of its story."""
         inbox = self._inboxes[new.id] = Inbox(queue)
         inbox.claim = claim.split(new.positions)
