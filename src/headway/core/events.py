@@ -78,7 +78,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
 
     Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
     which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
-    nothing but that.
+    nothing but that. `promised` says whether it was promised to be complete by `deadline_at`.
     """
 
     id: str
@@ -87,6 +87,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     order: tuple[int, ...]
     model: str = ""
     deadline_at: int | None = None
+    promised: bool = False
     prompt: int = 0
     n: int = 0
     max_tokens: int = 0
@@ -181,13 +182,24 @@ class Bound(msgspec.Struct, frozen=True, array_like=True):
     position_ms: float
 
 
+class Forecast(msgspec.Struct, frozen=True, array_like=True):
+    """What is expected of a request with a deadline, whose work is known item by item: each of its updates takes
+    `step_ns` in the batch of this step, its last item `last_ns`, and it is complete at `ready_at` as planned (0: not
+    known)."""
+
+    id: str
+    step_ns: int
+    last_ns: int
+    ready_at: int
+
+
 class Stepped(Event, frozen=True, tag="step", kw_only=True):
     """A step of one model begins to run. `at` is when planning began: from then on the step owns the time.
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
     divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was; with
-    `bound` it was cut for the gap between this model's own tokens.
+    `bound` it was cut for the gap between this model's own tokens. `forecasts` are of those with deadlines.
     """
 
     step: int
@@ -202,6 +214,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     oversized: bool = False
     kept: str = ""
     bound: Bound | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

@@ -51,6 +51,9 @@ class Planner:
         self._holders: tuple[tuple[Holder, ...], int] | None = None
         self._outlooks: list[Outlook] | None = None
         self._pattern.space.step = step
+        self._promises = model.promises
+        if self._promises is not None:
+            self._promises.open(at, continued=model.stopped_at is not None)
 
     # -- the passes ------------------------------------------------------------------------------------------
 
@@ -67,6 +70,8 @@ class Planner:
                 continue  # preempted a moment ago
             if self._stands_back(request):
                 self._behind.append(request)
+                continue
+            if self._pauses(request):
                 continue
             undivided: list[Work] = []
             for work in self._pattern.works(request):
@@ -90,9 +95,9 @@ class Planner:
     def admissions(self) -> None:
         """Judge the head of the queue, and behind a blocked head as far as `look_further` allows."""
         head: Request | None = None
-        behind = 0
+        behind = paused = 0
         for request in self._queues.waiting.upcoming():
-            if head is not None:
+            if head is not None and not request.promised:
                 if not look_further(behind, head.overtaken, self._model.options.max_bypass):
                     break
                 behind += 1
@@ -100,8 +105,13 @@ class Planner:
             verdict = judge(quote.ask, self._room, self._name_holders, partial(self._keep, request, quote))
             request.verdict = verdict
             if isinstance(verdict, Go):
+                if self._pauses(request):
+                    paused += not request.promised
+                    if paused > self._model.options.max_bypass:
+                        break
+                    continue
                 self._admit(request, quote, verdict.positions)
-                if head is not None:
+                if head is not None and not request.promised:
                     head.overtaken += 1
                 continue
             self.waits[request.id] = verdict
@@ -137,6 +147,7 @@ class Planner:
                 oversized=plan.cost > self._budget,
                 kept=self._kept,
                 bound=self._bound,
+                forecasts=() if self._promises is None else self._promises.close(self._moving),
             )
         )
         return plan
@@ -147,6 +158,13 @@ class Planner:
         """It moved in its model's last step, and others wait. So a document of many windows has every other step to
         itself at most, and those who wait the ones between; what they leave it has too."""
         return self._pattern.yields and len(self._queues.waiting) > 0 and request.arrival in self._model.moved
+
+    def _pauses(self, request: Request) -> bool:
+        """Whether it would make another one late that was promised a deadline."""
+        wait = None if self._promises is None else self._promises.hold(request)
+        if wait is not None:
+            request.verdict = self.waits[request.id] = wait
+        return wait is not None
 
     def _whole(self, request: Request, works: list[Work]) -> list[tuple[Request, Work]]:
         """Claim what a request's whole items spend, and the space that they lack, for as many of them as the step

@@ -13,11 +13,12 @@ from headway.core.events import Levels, Recovery
 from headway.core.request import NewRequest, Request
 from headway.core.verdict import Never, Unit, Verdict, Wait
 from headway.engine.pattern import AnyPattern, Books
+from headway.engine.promises import Promises
 from headway.engine.queues import Queues
 from headway.policy.admit import AnswerLengths
 from headway.policy.deadline import Fastest, soonest_ns, too_late
 from headway.policy.durations import Durations
-from headway.policy.order import ORDERS, shorter_first
+from headway.policy.order import ORDERS, promised_first, shorter_first
 from headway.policy.progress import Repeats
 from headway.policy.recovery import Watch
 from headway.policy.turns import Pace, Share
@@ -33,7 +34,11 @@ _RECENT_STEPS, _RECENT_DIVIDED = 31, 3
 class EngineOptions:
     """The bounds that one model is served within (see `headway serve --help` for their meaning). A step has at most
     `step_tokens`; with `gap_ms` it has as many of them as keep the gap between tokens. Raises ConfigError for more
-    seats than positions: each decoding sequence takes one in every step."""
+    seats than positions: each decoding sequence takes one in every step.
+
+    promises   False: of a model whose work is known item by item no deadline is promised, so none is refused, and
+               nobody pauses for another's; batches are then as large as the seats
+    """
 
     seats: int = 64
     step_tokens: int = 512
@@ -43,6 +48,7 @@ class EngineOptions:
     policy: str = "fcfs"
     admit: str = "headroom"
     recovery: str = "warn"
+    promises: bool = True
 
     def __post_init__(self) -> None:
         if self.seats > self.step_tokens:
@@ -66,6 +72,7 @@ class ServedModel:
         name: str = "",
         weight: float = 1.0,
         size: Callable[[Request], int] | None = None,
+        durations: Durations | None = None,
     ) -> None:
         self.name = name or executor.facts.name
         self.executor = executor
@@ -73,7 +80,7 @@ class ServedModel:
         self.options = options or EngineOptions()
         self.weight = weight
         self.device_ns = 0
-        self.durations = Durations()
+        self.durations = Durations() if durations is None else durations
         self.moved: frozenset[int] = frozenset()
         self.stopped_at: int | None = None
         self.answers = AnswerLengths()
@@ -84,7 +91,9 @@ class ServedModel:
         order = ORDERS[self.options.policy]
         if size is not None:
             order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
-        self.queues = Queues(order, fair=self.options.policy == "fair")
+        promises = pattern.foreseen and self.options.promises
+        self.queues = Queues(promised_first(order) if promises else order, fair=self.options.policy == "fair")
+        self.promises = Promises(pattern, self.queues, self.options.seats, self.durations) if promises else None
         self.fastest = Fastest()
 
     @property
@@ -108,8 +117,10 @@ class ServedModel:
             self.fastest = self.fastest.after(ns, cost, self.options.step_tokens)
 
     def too_late(self, request: Request, new: NewRequest, now: int) -> Never | None:
-        """The refusal of a request that came now and cannot be ready by its deadline, or None. Only where the
-        deadlines are the order. Notes what it costs."""
+        """The refusal of a request that came now and cannot be ready by its deadline, or None. Only where that is
+        promised, or the deadlines are the order. Notes what was promised, and what it costs."""
+        if self.promises is not None:
+            return self.promises.refusal(request, new, now)
         if self.options.policy != "deadline":
             return None
         work = self.pattern.least_work(request, new, self.answers)

@@ -83,10 +83,14 @@ def hosted_images(
     most = options.engine.seats * executor.most_state_bytes
     pool = BytePool(most if options.memory_bytes is None else min(most, options.memory_bytes), executor.forget)
     served = image_model(
-        executor, pool, executor.state_bytes, options.engine, name=options.name, weight=options.weight
+        executor,
+        pool,
+        executor.state_bytes,
+        options.engine,
+        name=options.name,
+        weight=options.weight,
+        durations=None if durations is None else durations.known,
     )
-    if durations is not None:
-        served.durations = durations.known
     return LoadedModel(served, options, durations=durations)
 
 
