@@ -168,8 +168,7 @@ def test_a_gap_is_kept_by_an_automatic_step_and_refused_beside_a_fixed_one() -> 
 
 @pytest.mark.parametrize(
     "options",
-    [{"recovery": "auto"},
-     {"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
+    [{"weights": "int4"}, {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
      {"disk_tier_bytes": Memory(bytes=1)}],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
@@ -223,7 +222,7 @@ def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: p
         read("--help")
     help = " ".join(capsys.readouterr().out.split())
     assert "--seats N maximum number of active sequences; vLLM's max_num_seqs (default 64)" in help
-    assert "(default warn) [not implemented yet: auto]" in help
+    assert "until it is over (auto) (default warn)" in help
     assert "--disk-tier PATH folder for blocks offloaded from the pool [not implemented yet]" in help
     assert (
         "--event-log PATH file that every event is appended to; an existing event log is renamed to PATH.1 --" in help

@@ -26,7 +26,8 @@ def start_panel(
         for label, value in _model_rows(model, files[model.name]).items():
             table.add_row(label, Text(value))
     table.add_row("compute", Text(f"{ready.threads} threads; {_kernels(ready, 'products')}"))
-    table.add_row("attention", Text(_kernels(ready, "attention")))
+    if attention := _kernels(ready, "attention"):
+        table.add_row("attention", Text(attention))
     table.add_row("loaded in", Text(f"{ready.load_ms / 1000:.1f} s"))
     for field, origin in origins.items():
         value = getattr(options, field)

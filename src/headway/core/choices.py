@@ -20,7 +20,7 @@ from headway.core.options import option, whole
 #: Options of the server that a model may have for itself.
 OWN = (
     "served_name", "memory", "block_tokens", "seats", "step_tokens", "gap_ms", "max_context", "policy", "admit",
-    "weights", "state", "max_bypass", "draft", "prefix_cache",
+    "recovery", "weights", "state", "max_bypass", "draft", "prefix_cache",
 )  # fmt: skip
 #: `pypi:NAME==VERSION` is no setting: its `=` is doubled.
 _SETTING = re.compile(r":(?=[A-Za-z][A-Za-z0-9_-]*=(?!=))")

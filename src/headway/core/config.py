@@ -178,7 +178,10 @@ class ServeOptions:
         choices=("optimistic", "headroom", "reserve", "predict"),
     )
     recovery: str = option(
-        "warn", "what to do when most of the work is recomputation after preemptions", choices=("warn", "auto")
+        "warn",
+        "what to do in a recovery loop, when work lost to preemptions rises while goodput falls: tell it (warn), or "
+        "also admit only what cannot preempt anybody until it is over (auto)",
+        choices=("warn", "auto"),
     )
     weights: str = option("auto", "data type of the weights", choices=("auto", "fp32", "bf16", "int8", "int4"))
     state: str = option(
@@ -306,7 +309,6 @@ def _one_of(*values: str) -> Callable[[Any], bool]:
 
 #: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "recovery": _one_of("auto"),
     "weights": _one_of("int4"),
     "state": _one_of("int8"),
     "host_tier": _any,

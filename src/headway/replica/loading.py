@@ -23,6 +23,9 @@ from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import Loading, ReadyModel, ToFront
 from headway.replica.options import ModelOptions, ReplicaOptions
 
+#: What the extra `images` brings, to be typed in a shell whichever way Headway was installed.
+_DIFFUSERS = "'diffusers>=0.42,<0.50'"
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -81,10 +84,14 @@ def hosted_images(
     most = options.engine.seats * executor.most_state_bytes
     pool = BytePool(most if options.memory_bytes is None else min(most, options.memory_bytes), executor.forget)
     served = image_model(
-        executor, pool, executor.state_bytes, options.engine, name=options.name, weight=options.weight
+        executor,
+        pool,
+        executor.state_bytes,
+        options.engine,
+        name=options.name,
+        weight=options.weight,
+        durations=None if durations is None else durations.known,
     )
-    if durations is not None:
-        served.durations = durations.known
     return LoadedModel(served, options, durations=durations)
 
 
@@ -154,8 +161,8 @@ def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[To
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "diffusers":
             raise
-        text = f"{model.model} is a diffusion model, which needs diffusers: pip install 'headway[images]'"
-        raise ConfigError("--model", text) from error
+        needs = f"needs diffusers (the extra images): pip install {_DIFFUSERS}"
+        raise ConfigError("--model", f"{model.model} is a diffusion model, which {needs}") from error
     cache = Cache.at(Path(options.cache))
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     say(Loading(f"reading the weights of {model.served_name}", 0, files.weights_bytes))

@@ -70,6 +70,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
         )

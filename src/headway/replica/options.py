@@ -149,5 +149,6 @@ def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOption
             max_bypass=options.max_bypass,
             policy=options.policy,
             admit=options.admit,
+            recovery=options.recovery,
         ),
     )

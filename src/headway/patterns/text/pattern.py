@@ -25,6 +25,7 @@ from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
 from headway.policy.preempt import Part, price
+from headway.policy.promises import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 
@@ -34,6 +35,7 @@ class TextPattern:
     cost_unit: Unit = "positions"
     yields = False
     paced = True
+    foreseen = False
 
     def __init__(
         self,
@@ -118,6 +120,9 @@ class TextPattern:
 
     def least_work(self, request: Request, new: TextRequest, answers: AnswerLengths) -> LeastWork:
         return needs.least_work(new, request.progress, self.memory, answers)
+
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        return ()
 
     def outlook(self, request: Request, quote: Quote | None = None) -> list[Outlook]:
         return needs.outlook(request.progress, self.space.block_tokens, quote)
