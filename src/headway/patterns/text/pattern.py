@@ -24,8 +24,8 @@ from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
-from headway.policy.promises import Run
 from headway.policy.preempt import Part, price
+from headway.policy.promises import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 
