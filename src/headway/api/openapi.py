@@ -51,7 +51,7 @@ REFUSALS = {
     409: "A live request has that `x-request-id`.",
     413: "The body is larger than `--max-body`, or has more values than could be served.",
     415: "The body's `content-encoding` is not gzip, deflate or identity.",
-    422: "With `--policy deadline`: `deadline_ms` cannot be met, by what recent steps took.",
+    422: "`deadline_ms` cannot be met, by what recent steps took (of images; of others with `--policy deadline`).",
     429: "The queue is full; `retry-after` says in how many seconds to retry.",
     499: "The request was cancelled.",
     500: "An internal error.",

@@ -5,6 +5,7 @@ are `policy/promises.py`'s; here is what they look at, and what stays between st
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from headway.core.events import Forecast
 from headway.core.request import NewRequest, Request, Stage
@@ -138,7 +139,7 @@ class Promises:
                 free += self._pattern.holding(request)[0]
                 requests.pop(request.arrival, None)
         begin = max(now, self._busy_until) if flying else now
-        return Device(begin, seats, free, self._takes), [each for each in requests.values() if not each.ended]
+        return Device(begin, seats, free, cache(self._takes)), [each for each in requests.values() if not each.ended]
 
     def _in_order(self, requests: Iterable[Request]) -> list[Course]:
         return [

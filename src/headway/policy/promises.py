@@ -173,6 +173,8 @@ class Device:
         due = sorted((course for course in courses if course.due is not None), key=lambda course: course.due or 0)
         planned = {arrival for who, _ in plan for arrival in who}
         new = [course for course in due if course.arrival not in planned]
+        if any(self.begin + self.alone(course) > (course.due or 0) for course in new):
+            return None
         others = [course for course in courses if course not in new]
         holding = [course for course in courses if course.due is None and course.holds]
         for placed, base, order in (
