@@ -61,7 +61,7 @@ def test_a_page_of_requests_goes_through_the_live_ones_a_fixed_number_of_times_a
     assert {wait.ahead for wait in waits} >= set(range(40))
     world.story.live = live = Counted(world.story.live)
     assert request_views(world.story, records[:shown], now) == one_by_one[:shown]
-    assert live.passes == 2, "once for the blocks' references, once for the queue"
+    assert live.passes == 3, "once for the blocks' references, once for the queue, once for deadlines"
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------
