@@ -155,11 +155,11 @@ def test_a_plan_stays_good_whoever_leaves_and_however_far_it_is(courses, leave, 
 
 
 def test_what_is_refused_could_be_kept_by_no_order_of_steps() -> None:
-    """Of these 800 crowds some 230 are refused. To find the order of steps that keeps the most is a hard problem; a
+    """Of these 500 crowds some 120 are refused. To find the order of steps that keeps the most is a hard problem; a
     plan that looks no further than `policy/promises.py` does misses one in a hundred at most."""
     found = random.Random(4)
     refused = wrong = 0
-    for _ in range(800):
+    for _ in range(500):
         courses = []
         for arrival in range(found.randint(2, 4)):
             side = found.choice([64, 64, 64, 128])
@@ -169,7 +169,7 @@ def test_what_is_refused_could_be_kept_by_no_order_of_steps() -> None:
         if device().promise(courses, ()) is None:
             refused += 1
             wrong += possible([(items(course), course.due) for course in courses], 0, takes)
-    assert refused > 150 and wrong <= refused // 100
+    assert refused > 80 and wrong <= refused // 100
 
 
 def test_a_refusal_says_when_it_would_be_complete_and_when_it_would_alone() -> None:
