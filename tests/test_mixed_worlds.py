@@ -377,7 +377,7 @@ class MixedLives(RuleBasedStateMachine):
     def fail(self):
         engine = self.world.engine
         if engine.plan() is not None:
-            flying = {request.id for request in engine._flight.requests()}
+            flying = {request.id for request in engine._flight.requests}
             engine.abort("the machine broke")
             self.broken |= flying
             engine.check()

@@ -135,7 +135,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/metrics"): Operation("get_metrics", "Metrics, in Prometheus' text format.", ("text/plain",)),
     ("GET", "/health"): Operation(
-        "get_health", "Whether there is progress: 503 when there is work but nothing progresses.",
+        "get_health", "Whether there is progress: 503 when there is work but nothing progresses; and recovery loops.",
         (documents.Health,), (503,),
     ),
     ("GET", "/ready"): Operation("get_ready", "Whether requests are served.", (documents.Ready,), (503,)),

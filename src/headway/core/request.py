@@ -297,6 +297,7 @@ class Request:
     """What a caller sent and what all patterns share of how far it has come. Only `engine/queues.py` moves it.
 
     progress      its pattern's own; None once it is refused: there is none
+    positions     that it brought to be evaluated
     seats         seats it holds, or needs to be admitted: its parts that have not ended
     arrival       running number; smaller came first
     caller        among whom shares are to be fair
@@ -314,6 +315,7 @@ class Request:
     priority: int
     arrival: int
     progress: Any = None
+    positions: int = 0
     seats: int = 1
     deadline_at: int | None = None
     promised: bool = False

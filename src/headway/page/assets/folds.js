@@ -11,6 +11,20 @@ export const FOLDS = {
   // A replica is ready: its pool is empty.
   loaded(story, event) {
     story.model(event.model).load(event);
+    story.loops.delete(event.model);
+  },
+
+  // A recovery loop, told once a window until it is over.
+  recovery(story, event) {
+    if (event.phase === "over") story.loops.delete(event.model);
+    else story.loops.set(event.model, event);
+  },
+
+  no_progress(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    story.stuck.set(event.id, event);
+    story._wait(record, event.wait, event.at);
   },
 
   // They left no record.
@@ -46,6 +60,7 @@ export const FOLDS = {
   },
 
   supplied(story, event) {
+    story.stuck.delete(event.id);
     const record = story.live.get(event.id);
     if (!record) return;
     story._judge(record, null, event.at);
@@ -65,6 +80,7 @@ export const FOLDS = {
   admitted(story, event) {
     const record = story.live.get(event.id);
     if (!record) return;
+    story.stuck.delete(event.id);
     record.stage = "running";
     event.indexes.forEach((index, place) => {
       const sequence = record.sequences[index];
@@ -99,6 +115,9 @@ export const FOLDS = {
   step(story, event) {
     const model = story.model(event.model);
     story.step = event.step;
+    for (const { id, model: stuck, wait } of [...story.stuck.values()]) {
+      if (stuck === model.name && wait.on !== "input") story.stuck.delete(id); // somebody moves
+    }
     const behind = new Set([...model.judged, ...model.fresh].filter((id) => !Object.hasOwn(event.waits, id)));
     model.fresh = [];
     model.judged = new Set();

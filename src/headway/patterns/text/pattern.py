@@ -152,9 +152,10 @@ class TextPattern:
         return StepPlan(step, tuple(entry.item for entry in entries), copies, fills)
 
     def fault(self, request: Request) -> str | None:
-        faults = (sequence.guide.fault for sequence in _open(request) if sequence.guide)
-        fault = next(filter(None, faults), None)
-        return None if fault is None else f"the answer cannot go on within its grammar: {fault}"
+        for sequence in _sequences(request):
+            if sequence.guide and sequence.finish is None and (fault := sequence.guide.fault):
+                return f"the answer cannot go on within its grammar: {fault}"
+        return None
 
     def words(self, entry: Entry) -> str:
         return f"what the model computed at positions {entry.item.start} to {entry.item.end - 1}"

@@ -27,6 +27,8 @@ class Story:
 
     models     pool and seats of each served model, by name, in the order in which events named them
     facts      what the replica said of each when it was loaded, where that is among the events
+    loops      by model, what was told last of a recovery loop, or a cut of admission, that is not over
+    stuck      by request, what was told of a decision that is no progress, while it is alive and has not moved
     """
 
     def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
@@ -34,6 +36,8 @@ class Story:
         self.ended: OrderedDict[str, Record] = OrderedDict()
         self.models: dict[str, ev.Levels] = {}
         self.facts: dict[str, ev.Loaded] = {}
+        self.loops: dict[str, ev.Recovery] = {}
+        self.stuck: dict[str, ev.NoProgress] = {}
         self.step = 0
         self.stepped_at = 0
         self._remembered = remembered
@@ -50,6 +54,7 @@ class Story:
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
             ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
             ev.Failed: self._failed, ev.Delivered: self._delivered,
+            ev.Recovery: self._recovery, ev.NoProgress: self._no_progress,
         }  # fmt: skip
 
     def fold(self, event: ev.AnyEvent) -> None:
@@ -112,6 +117,7 @@ class Story:
     def _loaded(self, event: ev.Loaded) -> None:
         self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
         self.facts[event.model] = event
+        self.loops.pop(event.model, None)
 
     def _turned_away(self, event: ev.TurnedAway) -> None:
         """They left no record."""
@@ -141,7 +147,18 @@ class Story:
         else:
             self._wait(record, event.wait, event.at)
 
+    def _recovery(self, event: ev.Recovery) -> None:
+        self.loops[event.model] = event
+        if event.phase == "over":
+            del self.loops[event.model]
+
+    def _no_progress(self, event: ev.NoProgress) -> None:
+        if record := self.live.get(event.id):
+            self.stuck[event.id] = event
+            self._wait(record, event.wait, event.at)
+
     def _supplied(self, event: ev.Supplied) -> None:
+        self.stuck.pop(event.id, None)
         if record := self.live.get(event.id):
             self._judge(record, None, event.at)
             self._queue(record, event.at)
@@ -163,6 +180,7 @@ class Story:
         record = self.live.get(event.id)
         if record is None:
             return
+        self.stuck.pop(event.id, None)
         record.stage = Stage.RUNNING
         for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
             sequence = record.sequences[index]
@@ -193,6 +211,8 @@ class Story:
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)
         self.step, self.stepped_at, self.models[model] = event.step, event.at, event.levels
+        for told in [told for told in self.stuck.values() if told.model == model and told.wait.on != "input"]:
+            del self.stuck[told.id]  # somebody moves
         behind = self._judged.get(model, set()).union(self._fresh.pop(model, ())) - event.waits.keys()
         self._judged[model] = set()
         for request_id in behind:
@@ -316,6 +336,7 @@ class Story:
 
     def _end(self, record: Record, stage: Stage, at: int) -> None:
         """Its work is over; its time goes on until the last byte is handed over."""
+        self.stuck.pop(record.id, None)
         record.stage = stage
         if stage is not Stage.REFUSED:
             record.verdict = None

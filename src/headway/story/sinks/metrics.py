@@ -48,6 +48,8 @@ class _Families:
         self.recompute_share = declared(
             Gauge, "recompute_share", "Recomputed positions of all evaluated in the last minute"
         )
+        self.loops = declared(Counter, "recovery_loops", "Recovery loops: lost work rose while goodput fell")
+        self.cut = declared(Gauge, "admission_cut", "1 while a recovery loop has admission cut (--recovery auto)")
         self.drafts = declared(
             Counter,
             "draft_positions",
@@ -125,6 +127,8 @@ class _Measured:
         self.seats = bound(families.seats, ("used", "free"))
         self.preemptions = families.preemptions.labels(model)
         self.positions = bound(families.positions, KINDS)
+        self.loops = families.loops.labels(model)
+        self.cut = families.cut.labels(model)
         self.drafts = bound(families.drafts, DRAFTS)
         self.deadlines = bound(families.deadlines, DEADLINES)
         self.tokens = families.tokens.labels(model)
@@ -195,6 +199,8 @@ class Metrics:
                 self._admitted(event)
             case ev.Preempted():
                 self._of_request(event.id).preemptions.inc()
+            case ev.Recovery():
+                self._of(event.model).loops.inc(event.phase == "began")
             case ev.Finished():
                 self._of_request(event.id).finish(event.reason)
                 if not self._story.delivers:
@@ -244,6 +250,7 @@ class Metrics:
             measured.seats["used"].set(levels.seats_used)
             measured.seats["free"].set(max(0, measured.total_seats - levels.seats_used))
             measured.reserved.set(measured.reserved_bytes)
+            measured.cut.set(name in self._story.loops and self._story.loops[name].cut)
             measured.recompute_share.set(measured.share.at(measured.newest_at if now is None else now))
             for stage, gauge in measured.stages.items():
                 gauge.set(stages[name, stage])

@@ -91,7 +91,7 @@ def shortage(wait: Wait) -> str:
         case "blocks" | "reservation":
             own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
-            more = f", and {wait.kept} to be left for growth (--admit {wait.by})" if wait.kept else ""
+            more = f", and {wait.kept} to be left for growth ({_admission(wait.by)})" if wait.kept else ""
             text = (
                 f"needs {count(need - wait.kept, 'block')}{more}, {wait.free} free and {wait.reusable} "
                 f"reusable{known}, {short} short."
@@ -104,7 +104,8 @@ def shortage(wait: Wait) -> str:
         case "budget" if need > 1:
             return f"needs {need} {wait.unit} of one step, which has {wait.have} left."
         case "budget":
-            return "the step's budget is spent before its next position."
+            cut = f" (cut for {wait.by})" if wait.by else ""
+            return f"the step's budget{cut} is spent before its next position."
         case "order":
             return "other requests come first."
         case "grammar":
@@ -120,6 +121,11 @@ def shortage(wait: Wait) -> str:
         case "reload":
             return f"{wait.rule}: needs {need} {wait.unit}, has {wait.have}, {short} short."
     assert_never(wait.rule)
+
+
+def _admission(by: str) -> str:
+    """Which option says how much is to be left."""
+    return "admission is cut by --recovery auto" if by == "recovery" else f"--admit {by}"
 
 
 def _standing(view: RequestView) -> StandingWait | None:
