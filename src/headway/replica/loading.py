@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.compute.executor import Executor, LatentExecutor
+from headway.compute.executor import Executor, LatentExecutor, Sketch
 from headway.core.errors import ConfigError
 from headway.engine.served import ServedModel
 from headway.memory.bytes import BytePool
@@ -28,13 +28,14 @@ _DIFFUSERS = "'diffusers>=0.42,<0.50'"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, and where its
-    durations are kept between runs, if they are."""
+    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, where its
+    durations are kept between runs, if they are, and what shows the latent of a slot, if it has latents."""
 
     served: ServedModel
     options: ModelOptions
     grammars: Grammars | None = None
     durations: KeptDurations | None = None
+    sketch: Callable[[int], Sketch | None] | None = None
 
     def ready(self) -> ReadyModel:
         """What the front is told of it."""
@@ -86,7 +87,7 @@ def hosted_images(
     )
     if durations is not None:
         served.durations = durations.known
-    return LoadedModel(served, options, durations=durations)
+    return LoadedModel(served, options, durations=durations, sketch=executor.sketch)
 
 
 def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[LoadedModel]:
