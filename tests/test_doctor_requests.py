@@ -34,7 +34,7 @@ def test_prompts_that_begin_alike_with_reuse_off():
 
 
 def test_prefixes_that_were_evicted():
-    prompts = [list(range(200 * (i % 2), 200 * (i % 2) + 150)) for i in range(8)]
+    prompts = [list(range(200 * (i % 3), 200 * (i % 3) + 150)) for i in range(9)]
     found = only(one_by_one(Served(blocks=12), prompts))
     assert found.says == (
         "6 prompts began with a prefix that had been evicted: up to 702 of 1008 prompt positions were computed "

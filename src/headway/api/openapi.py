@@ -52,7 +52,7 @@ REFUSALS = {
     409: "A live request has that `x-request-id`.",
     413: "The body is larger than `--max-body`, or has more values than could be served.",
     415: "The body's `content-encoding` is not gzip, deflate or identity.",
-    422: "With `--policy deadline`: `deadline_ms` cannot be met, by what recent steps took.",
+    422: "`deadline_ms` cannot be met, by what recent steps took (of images; of others with `--policy deadline`).",
     429: "The queue is full; `retry-after` says in how many seconds to retry.",
     499: "The request was cancelled.",
     500: "An internal error.",
@@ -140,7 +140,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/metrics"): Operation("get_metrics", "Metrics, in Prometheus' text format.", ("text/plain",)),
     ("GET", "/health"): Operation(
-        "get_health", "Whether there is progress: 503 when there is work but nothing progresses.",
+        "get_health", "Whether there is progress: 503 when there is work but nothing progresses; and recovery loops.",
         (documents.Health,), (503,),
     ),
     ("GET", "/ready"): Operation("get_ready", "Whether requests are served.", (documents.Ready,), (503,)),

@@ -61,7 +61,11 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
         rows["seats"] = f"{model.seats} images"
         rows["images"] = f"{images.sizes}; {images.noise}"
         return rows | {"prompts": f"up to {model.max_context} tokens"}
-    return rows | {"step budget": f"{model.step_tokens} positions", "context": f"{model.max_context:,} positions"}
+    gap = f", fewer where that keeps tokens within {model.gap_ms:g} ms" if model.gap_ms is not None else ""
+    return rows | {
+        "step budget": f"{model.step_tokens} positions{gap}",
+        "context": f"{model.max_context:,} positions",
+    }
 
 
 def curl(model: ReadyModel, url: str, *, keyed: bool) -> str:

@@ -123,6 +123,10 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
+    @property
+    def full(self) -> bool:
+        return bool(self.flow.write_paused)
+
     def unsent_bytes(self) -> int:
         unsent: int = self.transport.get_write_buffer_size()
         connection = self.transport.get_extra_info("socket")

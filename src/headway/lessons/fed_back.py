@@ -144,6 +144,7 @@ def measure(model: Model) -> Measured:
     """Runs one request of each pattern."""
     drawn = drawing(model, UPDATES, ["image"])
     ran = {"text": text(), "image": image(drawn), "embed": embedding()}
+    latent, again = max(ran["image"].fed_back), sum(back > 0 for back in ran["image"].fed_back)
     units = {"text": "token", "image": "value", "embed": "token"}
     return Measured(
         answer=len(ran["embed"].went_in),
@@ -154,10 +155,10 @@ def measure(model: Model) -> Measured:
             f"Text: the first evaluation takes all {PROMPT} prompt positions, and a token is chosen. That one token "
             f"is fed back, and the state of the earlier positions is kept, so each later evaluation has one "
             f"position: {len(ran['text'].went_in)} evaluations for {TOKENS} tokens.",
-            f"Image: one part of the model encodes the prompt. Then the whole latent, {max(ran['image'].fed_back):,} values "
-            f"here, is fed back from update to update, {sum(back > 0 for back in ran['image'].fed_back)} times. Nothing is "
-            f"chosen, and the number of updates, {UPDATES}, is fixed beforehand. Another part decodes the latent to "
-            f"pixels, and nothing is fed back: {len(ran['image'].went_in)} evaluations in all.",
+            f"Image: one part of the model encodes the prompt. Then the whole latent, {latent:,} values here, is fed "
+            f"back from update to update, {again} times. Nothing is chosen, and the number of updates, {UPDATES}, is "
+            f"fixed beforehand. Another part decodes the latent to pixels, and nothing is fed back: "
+            f"{len(ran['image'].went_in)} evaluations in all.",
             f"Embedding: {VALUES} values leave one evaluation together, and nothing goes back. How many values come "
             "out says nothing about how many evaluations it took.",
         ),
@@ -169,8 +170,8 @@ LESSON = Lesson(
     slug="what-is-fed-back",
     title="What is fed back",
     runs_on="The real engine and the three patterns that it serves. The image is drawn by the real model emoji-64 "
-    "(where diffusers is not installed a fake one stands in, and the lesson says so); text and embedding run over fake "
-    "executors, which take the same steps as such models and produce no meaning.",
+    "(where diffusers is not installed a fake one stands in, and the lesson says so); text and embedding run over "
+    "fake executors, which take the same steps as such models and produce no meaning.",
     question=Question(
         f"A text of {PROMPT} tokens is turned into an embedding of {VALUES} values. How many evaluations of the "
         "model (forward passes) does that take?",

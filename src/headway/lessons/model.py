@@ -1,4 +1,4 @@
-"""The real models that some lessons run, of texts and of images: each loaded once, when the first of them needs it."""
+"""The real models that some lessons run, of texts and of images: loaded once, when the first of them needs it."""
 
 from __future__ import annotations
 

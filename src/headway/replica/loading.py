@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class LoadedModel:
             max_context=served.limits.context,
             seats=served.options.seats,
             step_tokens=served.options.step_tokens,
+            gap_ms=served.options.gap_ms if is_text else None,
             pool_bytes=0 if is_text else space.total,
         )
 
@@ -83,10 +85,14 @@ def hosted_images(
     most = options.engine.seats * executor.most_state_bytes
     pool = BytePool(most if options.memory_bytes is None else min(most, options.memory_bytes), executor.forget)
     served = image_model(
-        executor, pool, executor.state_bytes, options.engine, name=options.name, weight=options.weight
+        executor,
+        pool,
+        executor.state_bytes,
+        options.engine,
+        name=options.name,
+        weight=options.weight,
+        durations=None if durations is None else durations.known,
     )
-    if durations is not None:
-        served.durations = durations.known
     return LoadedModel(served, options, durations=durations, sketch=executor.sketch)
 
 
@@ -106,7 +112,13 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
     from headway.text.tokenizer import Tokenizer
 
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
-    _refuse_long(model, DecoderSpec.from_config(files.config, files.name).max_context)
+    spec = DecoderSpec.from_config(files.config, files.name)
+    _refuse_long(model, spec.max_context)
+    vocabulary = files.tokenizer, files.eos_ids, spec.vocab
+    beside = ThreadPoolExecutor(1)  # while the weights are packed
+    texts = beside.submit(lambda: AnswerTexts(Tokenizer(files)))
+    grammars = beside.submit(lambda: Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary)))
+    beside.shutdown(wait=False)
     executor = TextExecutor.load(
         files,
         cache=Cache.at(Path(options.cache)).converted,
@@ -120,9 +132,7 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
-    vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
-    grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
-    return hosted_text(executor, executor.blocks, model, AnswerTexts(Tokenizer(files)), grammars)
+    return hosted_text(executor, executor.blocks, model, texts.result(), grammars.result())
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:

@@ -55,6 +55,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
     max_context: int
     seats: int
     step_tokens: int
+    gap_ms: float | None = None
     pool_bytes: int = 0
 
     @property
@@ -72,8 +73,10 @@ class ReadyModel(msgspec.Struct, frozen=True):
             block_bytes=1 if self.pool_bytes else self.facts.block_bytes,
             seats=self.seats,
             step_tokens=self.step_tokens,
+            gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
         )

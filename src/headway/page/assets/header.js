@@ -1,4 +1,5 @@
 // The line at the top: which model, how full the pool, how many seats, how fast; and where in time the page stands.
+import { drawAlarm } from "page/alarm.js";
 import { setText } from "page/ribbon.js";
 import { amount, duration } from "page/numbers.js";
 
@@ -58,6 +59,7 @@ export class Header {
     setText($("seats"), models.map((model) => this._seats(model, models.length > 1)).join(" · ") || "0");
     setText($("rate"), this._rate(now).toFixed(1));
     this._time(story, now);
+    drawAlarm($("alarm"), story);
     if (story.unknown.size) this._said ||= `this page does not know events named ${[...story.unknown].join(", ")}`;
     this._tell();
   }
