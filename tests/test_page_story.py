@@ -134,7 +134,8 @@ COST = """async ([requests, blocks, steps]) => {
   const lane = new StepsView({ canvas: $("lane"), told: $("steps-told"), tip, theme, goTo() {} });
   const nothing = () => {};
   const queue = new QueueView({ list: $("rows"), told: $("queue-told"), none: $("none"), ruled: true,
-    words: { line: () => "as it is", keep: nothing }, choose: nothing, point: nothing, cancel: nothing });
+    words: { line: () => "as it is", keep: nothing }, previews: { show: nothing, keep: nothing },
+    choose: nothing, point: nothing, cancel: nothing });
   const ids = Array.from({ length: requests }, (_, place) => `r-${place}`);
   const own = Math.floor(blocks / requests) - 1;
   let at = 0;

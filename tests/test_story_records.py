@@ -417,7 +417,7 @@ def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
 
 def test_every_message_survives_the_socket():
     new = TextRequest(id="a", prompt=(1, 2), n=2, max_tokens=None, sampling=SAMPLED, stop_ids=(5,), cache_salt="s")
-    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Stop()):
+    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Look("a"), messages.Stop()):
         assert messages.decode_to_replica(messages.encode(message)) == message
     for message in (
         messages.Loading("weights", 1, 2), READY, messages.LoadFailed("ModelNotFound", "no such file"),

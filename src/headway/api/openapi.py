@@ -38,6 +38,7 @@ _MEDIA: dict[str, Json] = {
     "application/json": {"schema": {"type": "object"}},
     "text/html": {"schema": {"type": "string"}},
     "text/plain": {"schema": {"type": "string"}},
+    "image/png": {},
     _STREAM: {},
 }
 
@@ -121,6 +122,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("DELETE", "/v1/requests/{id}"): Operation(
         "cancel_request", "Cancel a request and return its record; repeating it returns the same.", _RECORD, (404,)
+    ),
+    ("GET", "/v1/requests/{id}/preview"): Operation(
+        "get_preview", "What the latent of a running image request looks like by now, as a small PNG file.",
+        ("image/png",), (404, 503),
     ),
     ("GET", "/v1/events"): Operation(
         "follow_events", "Events as server-sent events, from the oldest that is kept.", (_STREAM,),

@@ -41,6 +41,8 @@ from headway.replica.messages import (
     Cancel,
     LoadFailed,
     Loading,
+    Look,
+    Looked,
     Ready,
     Rejected,
     Stop,
@@ -114,7 +116,7 @@ class Replica:
         self._supply()
         self._tell()
 
-    def _obey(self, message: Submit | Cancel | Stop) -> None:
+    def _obey(self, message: Submit | Cancel | Look | Stop) -> None:
         match message:
             case Submit(request=new, others=others):
                 for each in (new, *others):
@@ -126,8 +128,18 @@ class Replica:
                     self.engine.cancel(request_id, by)
                 except UnknownRequest:
                     return  # it ended while the message was on its way
+            case Look(id=request_id):
+                self._say(self._look(request_id))
             case Stop():
                 self._stopped = True
+
+    def _look(self, request_id: str) -> Looked:
+        request = self.engine.requests.get(request_id)
+        model = None if request is None else self.models[request.model]
+        if request is None or model is None or model.sketch is None:
+            return Looked(request_id)
+        grant = request.progress.grant
+        return Looked(request_id, request.progress.done, None if grant is None else model.sketch(grant.slot))
 
     def _add(self, new: NewRequest) -> None:
         try:
