@@ -3,11 +3,15 @@
 #define HEADWAY_LEVELS_H
 
 #include "kernels.h"
+#include "products.h"
 
 namespace headway {
 
 /* NULL for a level that this library does not hold, or this machine cannot run. */
 const Kernels *kernels_of(int level);
+
+/* NULL for what cannot run here, or is more than one. */
+const ProductKernels *products_of(int dots);
 
 } // namespace headway
 #endif
