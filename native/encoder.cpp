@@ -28,7 +28,7 @@ const int NORM_ROWS = 4;
 /* Positions whose attention, in one head, is one piece of work. */
 const int ATTENTION_ROWS = 256;
 /* Stages of one layer, and those before the first. */
-const int LAYER_STAGES = 9, FIRST_STAGES = 1;
+const int LAYER_STAGES = 10, FIRST_STAGES = 1;
 
 /* Inputs one after another that go through all layers together. */
 struct Part {
