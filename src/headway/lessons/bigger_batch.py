@@ -114,13 +114,14 @@ def measure(model: Model) -> Measured:
         },
         why=(
             f"An image is complete after its encoding, its {UPDATES} updates and its decoding to pixels, and not "
-            f"before. In a batch of {BATCHES[-1]} each update waits for {BATCHES[-1]} images, so all of them are late "
-            f"together: {timely[big]} of {IMAGES} were in time.",
-            f"A batch of {BATCHES[1]} makes fewer images per second, and {timely[small]} of {IMAGES} were in time: the "
-            f"first {BATCHES[1]} had a short step to themselves. The others waited for a turn.",
-            f"What is left of an image is known, and what a step takes was measured. So a server can promise a deadline "
-            f"or refuse it at once: {promised} of {IMAGES} were promised, in the largest batch in which all of them "
-            f"keep it, {timely['deadline_rule']} were in time, and {IMAGES - promised} were refused when they arrived.",
+            f"before. In a batch of {BATCHES[-1]} each update waits for {BATCHES[-1]} images, so all of them are "
+            f"late together: {timely[big]} of {IMAGES} were in time.",
+            f"A batch of {BATCHES[1]} makes fewer images per second, and {timely[small]} of {IMAGES} were in time: "
+            f"the first {BATCHES[1]} had a short step to themselves. The others waited for a turn.",
+            "What is left of an image is known, and what a step takes was measured. So a server can promise a "
+            f"deadline or refuse it at once: {promised} of {IMAGES} were promised, in the largest batch in which all "
+            f"of them keep it, {timely['deadline_rule']} were in time, and {IMAGES - promised} were refused when "
+            "they arrived.",
             "Images per second (throughput) count every image, whenever it is complete. A deadline asks when one "
             "image is complete (latency). Each can be better where the other is worse, and a preview of a late image "
             "does not make it complete.",
@@ -132,9 +133,9 @@ LESSON = Lesson(
     number=7,
     slug="the-bigger-batch",
     title="The bigger batch that misses the deadline",
-    runs_on="The real engine and its image pattern, the earliest deadline first, over the real model emoji-64 (where "
-    "diffusers is not installed a fake one stands in, and the lesson says so). Time is modelled, by what was measured "
-    f"on one machine: an update of {', '.join(map(str, BATCHES))} images takes "
+    runs_on="The real engine and its image pattern, the earliest deadline first, over the real model emoji-64 "
+    "(where diffusers is not installed a fake one stands in, and the lesson says so). Time is modelled, by what was "
+    f"measured on one machine: an update of {', '.join(map(str, BATCHES))} images takes "
     f"{', '.join(str(UPDATE_MS[2 * batch]) for batch in BATCHES)} ms, a decoding "
     f"{', '.join(str(DECODE_MS[batch]) for batch in BATCHES)} ms, an encoding {ENCODE_MS:g} ms.",
     question=Question(
