@@ -305,7 +305,7 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def fail(self):
         if self.world.engine.plan() is not None:
-            self.failed |= {request.id for request in self.world.engine._flight.requests()}
+            self.failed |= {request.id for request in self.world.engine._flight.requests}
             self.world.engine.abort("the machine broke")
 
     @rule(ms=st.integers(1, 40))
