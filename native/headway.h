@@ -192,6 +192,30 @@ HEADWAY_API void headway_encoder_close(headway_encoder *encoder);
  * the shape has. */
 HEADWAY_API int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
                                         const int32_t *seconds, int32_t inputs, int32_t firsts, float *out);
+/* -- a decoder's layers ---------------------------------------------------------------------------------------------- */
+
+/* One layer; everything is borrowed until headway_decoder_close. Norms are RMS, [hidden]; `gate_up` is gated. Other layers
+ * have the same sizes. */
+typedef struct {
+    const float *attention_norm, *mlp_norm;
+    const headway_weights *qkv, *o, *gate_up, *down;
+} headway_layer;
+
+HEADWAY_API int32_t headway_layer_bytes(void);
+
+typedef struct headway_decoder headway_decoder;
+
+/* `attention` (borrowed until the close) has as many layers, and its threads are shared. NULL if there is no memory, or
+ * `dots` is none that can run here. */
+HEADWAY_API headway_decoder *headway_decoder_open(const headway_layer *layers, int32_t count, float norm_eps,
+                                                  int32_t dots, headway_attention *attention);
+HEADWAY_API void headway_decoder_close(headway_decoder *decoder);
+
+/* x   [rows, hidden], fp32: the positions of the step that headway_attention_step was told of last, changed in place
+ *
+ * Writes the state of these positions in all layers. Returns 0; -1 if there is no memory; -2 if the step has another
+ * number of positions. */
+HEADWAY_API int32_t headway_decoder_step(headway_decoder *decoder, float *x, int64_t rows);
 
 #ifdef __cplusplus
 }

@@ -113,8 +113,8 @@ def measure(model: Model) -> Measured:
             f"{PROMPT} positions. There is no prefix cache, so it computes all of them again: "
             f"{looping['preempted_per_second']} × {PROMPT} = {lost} a second, {share:.0%} of all prompt work.",
             f"That work is missing where tokens are emitted: {before['tokens_per_second']} a second before, {fell} "
-            "in the loop, though more was asked for. Neither alone is evidence: preemptions without falling goodput may "
-            "be cheap, and goodput also falls where nobody asks. Lost work that rises while goodput falls is.",
+            "in the loop, though more was asked for. Neither alone is evidence: preemptions without falling goodput "
+            "may be cheap, and goodput also falls where nobody asks. Lost work that rises while goodput falls is.",
             f"With admission cut nobody is admitted who could preempt, or be preempted, later: the long one waits "
             f"until the short one has ended. Nothing was preempted, and {kept['tokens_per_second']} tokens a second "
             f"came out of the same pool. After {cut.told[0].needed} windows of 10 s without a preemption the cut was "
