@@ -45,12 +45,12 @@ def measure(model: Model) -> Measured:
             "preempt": _row(event.blocks, lost.recomputed, 0, 0),
             "offload": _row(event.blocks, 0, 0, moved),
         },
-        story=story,
+        story=tuple(story),
         why=(
             f"Evicting costs nothing now: B took {evicted} reusable blocks, and prefilled its own "
             f"{counts(evict, 'B').prefilled} positions, no more. Whoever misses what they held pays later: A's "
-            f"prompt came again, and {missed.prefilled} of its {C_PROMPT} positions were prefilled instead of 1. If it "
-            "never comes, nobody pays.",
+            f"prompt came again, and {missed.prefilled} of its {C_PROMPT} positions were prefilled instead of 1. If "
+            "it never comes, nobody pays.",
             f"Preempting costs at once: B lost {lost.lost} positions and computed {lost.recomputed} again before it "
             "went on. That is why blocks are evicted first, and active sequences preempted last.",
             f"Offloading moves state instead of computing it again: {lost.lost} positions × {POSITION_BYTES:,} "
