@@ -22,7 +22,7 @@ CONTRACT = {
     "headway_seats": "gauge",
     "headway_recompute_share": "gauge",
     "headway_recovery_loops": "counter",
-    "headway_deadlines": "counter",
+    "headway_deadlines": "counter",  # beyond the contract
     "headway_admission_cut": "gauge",
     "headway_prefix_evictions": "counter",
     "headway_preemptions": "counter",

@@ -16,7 +16,9 @@ from headway.core.events import (
     Failed,
     Levels,
     Prompted,
+    Rates,
     Received,
+    Recovery,
     Refused,
     TurnedAway,
 )
@@ -387,6 +389,8 @@ def every_event() -> World:
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)
     world.add("gone", 5)
     world.add("json", 5, grammar=Grammar("json"), max_tokens=2)
+    for _ in range(3):
+        world.engine.retried("json", "grammar", 0)
     world.engine.supply("json", "grammar", [Allowing(world.vocab)])
     world.step()
     world.engine.cancel("gone")
@@ -394,6 +398,8 @@ def every_event() -> World:
     world.add("fails", 5)
     world.executor.fail_next = RuntimeError("the machine broke")
     world.step()
+    rates = Rates(10, 20_000, 40_000, 60)
+    world._emit(Recovery(at=9, step=1, model="fake", phase="began", cut=False, now=rates, best=rates))
     world._emit(Refused(at=9, id="nothing", reason="invalid"))
     world._emit(Delivered(at=world.clock.now_ns(), id="old"))
     return world
