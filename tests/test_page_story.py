@@ -18,7 +18,7 @@ from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
-from mixed_world import MixedWorld
+from mixed_world import MixedWorld, part_ns
 from page_log import OF_A_FRONT, delivered, log
 from world import as_json
 
@@ -137,7 +137,8 @@ COST = """async ([requests, blocks, steps]) => {
   const lane = new StepsView({ canvas: $("lane"), told: $("steps-told"), tip, theme, goTo() {} });
   const nothing = () => {};
   const queue = new QueueView({ list: $("rows"), told: $("queue-told"), none: $("none"), ruled: true,
-    words: { line: () => "as it is", keep: nothing }, choose: nothing, point: nothing, cancel: nothing });
+    words: { line: () => "as it is", keep: nothing }, previews: { show: nothing, keep: nothing },
+    choose: nothing, point: nothing, cancel: nothing });
   const ids = Array.from({ length: requests }, (_, place) => `r-${place}`);
   const own = Math.floor(blocks / requests) - 1;
   let at = 0;
@@ -190,16 +191,19 @@ def test_64_requests_on_10000_blocks_cost_less_than_a_step_of_20_ms(browser: Bro
 
 
 def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser, tmp_path: Path) -> None:
-    world = MixedWorld(names=("image",), latents=2, seats=3)
-    world.image("previews", 4, previews=2, deadline_ms=0.02)
+    world = MixedWorld(names=("image",), latents=2, seats=3, parts=part_ns)
+    world.measure_images()
+    world.image("previews", 4, previews=2, deadline_ms=0.02, serve_late=True)
     world.image("waits", 3, deadline_ms=90_000)
     world.image("fails", 2)
     for _ in range(5):
         world.step()
     world.engine.plan()
     world.engine.abort("the step was told to fail")
-    world.image("goes", 3, deadline_ms=90_000)
+    world.image("goes", 6, deadline_ms=90_000)
     world.image("late", 1, deadline_ms=0.001)
+    world.step(), world.step()
+    world.image("tight", 3, deadline_ms=1.1 * world.alone_ms(3))
     world.step(), world.step()
     world.engine.cancel("goes")
     world.run()
@@ -217,7 +221,8 @@ def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser
             words |= {sentence for view in views for sentence in tell(view)}
     for part in (
         "the encoding of its prompt; then", "a preview, after update", "missed by", ", in ",
-        " of 4; then", "its decoding to pixels, the last that is left", "met with", "there is no answer",
+        " of 4; then", "others have less slack. If it moved, tight would", "less slack: ", "was refused",
+        "its decoding to pixels, the last that is left", "met with", "there is no answer",
     ):  # fmt: skip
         assert any(part in sentence for sentence in words), part
 

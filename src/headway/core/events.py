@@ -30,7 +30,9 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
-    pool that is counted in bytes are bytes; `weights` and `state` are data types."""
+    pool that is counted in bytes are bytes; `weights` and `state` are data types. With `gap_ms` the budget of a step
+    follows the time, up to `step_tokens`.
+    """
 
     model: str
     blocks: int
@@ -39,6 +41,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     seats: int
     step_tokens: int
     threads: int
+    gap_ms: float | None = None
     weights: str
     state: str = ""
     kernels: dict[str, str] = {}
@@ -75,7 +78,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
 
     Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
     which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
-    nothing but that.
+    nothing but that. `promised` says whether it was promised to be complete by `deadline_at`.
     """
 
     id: str
@@ -84,6 +87,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     order: tuple[int, ...]
     model: str = ""
     deadline_at: int | None = None
+    promised: bool = False
     prompt: int = 0
     n: int = 0
     max_tokens: int = 0
@@ -169,12 +173,33 @@ class Grown(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[int, ...]
 
 
+class Bound(msgspec.Struct, frozen=True, array_like=True):
+    """Why a step's budget is less than --step-tokens allows: a step is expected to take `fixed_ms` and
+    `position_ms` for each position, and those who decode in it wait for all of it, at most `gap_ms`."""
+
+    gap_ms: float
+    fixed_ms: float
+    position_ms: float
+
+
+class Forecast(msgspec.Struct, frozen=True, array_like=True):
+    """What is expected of a request with a deadline, whose work is known item by item: each of its updates takes
+    `step_ns` in the batch of this step, its last item `last_ns`, and it is complete at `ready_at` as planned (0: not
+    known)."""
+
+    id: str
+    step_ns: int
+    last_ns: int
+    ready_at: int
+
+
 class Stepped(Event, frozen=True, tag="step", kw_only=True):
     """A step of one model begins to run. `at` is when planning began: from then on the step owns the time.
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
-    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was.
+    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was; with
+    `bound` it was cut for the gap between this model's own tokens. `forecasts` are of those with deadlines.
     """
 
     step: int
@@ -188,6 +213,8 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     model: str = ""
     oversized: bool = False
     kept: str = ""
+    bound: Bound | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ only its pattern knows (`engine/pattern.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headway.core.clock import Clock
 from headway.core.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
@@ -67,10 +67,12 @@ class _Flight:
     plan: StepPlan
     entries: list[Entry]
     planned_at: int
+    divided: bool
+    requests: list[Request] = field(init=False)
 
-    def requests(self) -> list[Request]:
+    def __post_init__(self) -> None:
         """Each request of the step once."""
-        return list({entry.request.arrival: entry.request for entry in self.entries}.values())
+        self.requests = list({entry.request.arrival: entry.request for entry in self.entries}.values())
 
 
 class Engine:
@@ -213,8 +215,8 @@ class Engine:
             if other is not model:
                 planner.waits |= other.pass_turn()
         plan = planner.finish()
-        self._flight = _Flight(model, plan, planner.entries, at)
-        for request in self._flight.requests():
+        self._flight = _Flight(model, plan, planner.entries, at, planner.divided)
+        for request in self._flight.requests:
             request.in_flight += 1
         self._fail_at_dead_ends(self._flight)
         return plan
@@ -272,8 +274,8 @@ class Engine:
         back unindexed, also what was indexed before: who knows what the failure left in it."""
         flight = self._take_flight()
         model, at = flight.model, self.clock.now_ns()
-        failed = self._fail_all(model, flight.requests())
-        for request in flight.requests():
+        failed = self._fail_all(model, flight.requests)
+        for request in flight.requests:
             self._release(model, request, keep=False)
         step, levels = flight.plan.step, model.levels()
         self.emit(Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=levels))
@@ -365,7 +367,7 @@ class Engine:
 
     def _fail_at_dead_ends(self, flight: _Flight) -> None:
         """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
-        for request in flight.requests():
+        for request in flight.requests:
             fault = flight.model.pattern.fault(request)
             if fault is not None:
                 self.fail(request.id, fault)
@@ -381,16 +383,16 @@ class Engine:
         flight, self._flight = self._flight, None
         if flight is None:
             raise InvariantError("a result arrived while no step is in flight")
-        for request in flight.requests():
+        for request in flight.requests:
             request.in_flight -= 1
         now = self.clock.now_ns()
-        flight.model.spent(now - flight.planned_at, flight.plan.cost, now)
+        flight.model.spent(now - flight.planned_at, flight.plan.cost, now, divided=flight.divided)
         return flight
 
     def _settle(self, flight: _Flight) -> list[tuple[Request, str]]:
         """Give back the space of what ended during or with the step. Returns the requests that finished, and why."""
         model, finished = flight.model, []
-        for request in flight.requests():
+        for request in flight.requests:
             settled = model.pattern.settle(request)
             for tokens in settled.answers if not request.ended else ():
                 model.answers.add(tokens)

@@ -59,7 +59,7 @@ class Run:
         seconds = [each for each in self.work.seconds("fake") if since <= each.second < until]
 
         def per_s(name: str) -> int:
-            return round(sum(getattr(each, name) for each in seconds) / (until - since))
+            return round(sum(int(getattr(each, name)) for each in seconds) / (until - since))
 
         recomputed = per_s("recomputed")
         return {

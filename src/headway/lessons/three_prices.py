@@ -45,7 +45,7 @@ def measure(model: Model) -> Measured:
             "preempt": _row(event.blocks, lost.recomputed, 0, 0),
             "offload": _row(event.blocks, 0, 0, moved),
         },
-        story=story,
+        story=tuple(story),
         why=(
             f"Evicting costs nothing now: B took {evicted} reusable blocks, and prefilled its own "
             f"{counts(evict, 'B').prefilled} positions, no more. Whoever misses what they held pays later: A's "

@@ -43,6 +43,7 @@ class ObservedStep:
     head: str | None
     waits: dict[str, Wait]
     levels: ev.Levels
+    bound: ev.Bound | None
     host_gap_ns: int | None
     ended_at: int | None = None
     next_at: int | None = None
@@ -196,6 +197,11 @@ class Observations:
         return sum(step.held_up_ns for step in self.steps)
 
     @property
+    def gap_ms(self) -> float | None:
+        """The gap between tokens that bounds a step's budget; None where that is a fixed number."""
+        return self.loaded.gap_ms if self.loaded else None
+
+    @property
     def seats(self) -> int:
         """Of the replica; as many as were ever used where no event tells."""
         return self.loaded.seats if self.loaded else max((step.levels.seats_used for step in self.steps), default=0)
@@ -277,6 +283,7 @@ class Observations:
                 head=event.waits[event.head].rule if event.head else None,
                 waits={wait.rule: wait for wait in event.waits.values()},
                 levels=event.levels,
+                bound=event.bound,
                 host_gap_ns=gap,
             )
         )

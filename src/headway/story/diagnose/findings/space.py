@@ -47,7 +47,11 @@ def seats_full(observed: Observations) -> Finding | None:
             evidence=evidence,
         )
     wanted = seats + min(more, most)
-    step_tokens = f", and --step-tokens to at least as many (it is {budget})" if wanted > budget else ""
+    step_tokens = (
+        f", and --step-tokens to at least as many (it is {budget})"
+        if wanted > budget and observed.gap_ms is None
+        else ""
+    )
     if not each:
         return Finding(
             "seats_full",
