@@ -34,6 +34,7 @@ from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
 from headway.story.diagnose.doctor import diagnose
+from headway.story.diagnose.findings import Finding
 from headway.story.diagnose.observations import Observations
 from headway.story.reduce.recovery import Recovery as Work
 from headway.story.reduce.recovery import Second
@@ -160,18 +161,27 @@ def _rates(seconds: Sequence[Second]) -> Rates:
     )
 
 
-def advised(run: Run) -> str:
+def finding(run: Run) -> Finding:
     """What the doctor says of a run's recovery loop."""
-    found = {finding.name: finding for finding in diagnose(Observations().fold_all(run.events))}
-    return f"{found['recovery_loop'].says} Next: {found['recovery_loop'].next}. {found['recovery_loop'].but}".strip()
+    return next(each for each in diagnose(Observations().fold_all(run.events)) if each.name == "recovery_loop")
+
+
+def advised(run: Run) -> str:
+    """The same in sentences."""
+    found = finding(run)
+    return f"{found.says} Next: {found.next}. {found.but}".strip()
 
 
 def rows(load: Load, blocks: int, more: int, **how: int) -> dict[str, Run]:
-    """Before, in the loop, with admission cut, and the same load again with `more` blocks."""
+    """Before, in the loop, with admission cut, and the same load again with what the doctor advises and with `more`
+    blocks."""
+    cut = serve(load, blocks, "auto", **how)
+    needed = finding(cut).evidence.get("blocks_needed")
     return {
         "before": serve(load, blocks, "warn", calm=True, **how),
         "in the loop": serve(load, blocks, "warn", **how),
-        "admission cut": serve(load, blocks, "auto", **how),
+        "admission cut": cut,
+        **({"as advised": serve(load, needed, "auto", **how)} if needed else {}),
         "more memory": serve(load, more, "auto", **how),
     }
 

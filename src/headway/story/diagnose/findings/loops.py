@@ -121,7 +121,9 @@ def _after_a_cut(observed: Observations, says: str, evidence: dict[str, object],
         str(first) if first else "no supported change covers that demand here: send less, or add a second machine",
         f"Instead: {'; '.join(f'{each}' + ('' if each.covers else ', not enough') for each in others)}."
         if others else "",
-        evidence=evidence | {"cause": "memory", "remedies": [each.do for each in covering]},
+        evidence=evidence
+        | {"cause": "memory", "blocks_needed": _blocks_needed(observed, _times_more(offered, rejected)),
+           "remedies": [each.do for each in covering]},
     )  # fmt: skip
 
 
@@ -133,7 +135,7 @@ def _space_was_short(observed: Observations) -> bool:
 
 def _remedies(observed: Observations, offered: Demand, rejected: Demand) -> list[Remedy]:
     """What may be changed, the changes that cost no quality first."""
-    times_more = offered.requests / max(offered.requests - rejected.requests, 1e-9)
+    times_more = _times_more(offered, rejected)
     found = [_more_memory(observed, times_more)]
     if observed.loaded and observed.loaded.state == "fp32":
         found += [
@@ -144,9 +146,17 @@ def _remedies(observed: Observations, offered: Demand, rejected: Demand) -> list
     return [*found, *([shorter] if shorter else [])]
 
 
+def _times_more(offered: Demand, rejected: Demand) -> float:
+    """By how much more space all that came could be served at the rate at which the rest was."""
+    return offered.requests / max(offered.requests - rejected.requests, 1e-9)
+
+
+def _blocks_needed(observed: Observations, times_more: float) -> int:
+    return -int(-observed.steps[-1].levels.total * times_more // 1)
+
+
 def _more_memory(observed: Observations, times_more: float) -> Remedy:
-    total = observed.steps[-1].levels.total
-    blocks = -int(-total * times_more // 1)
+    total, blocks = observed.steps[-1].levels.total, _blocks_needed(observed, times_more)
     loaded, machine = observed.loaded, observed.machine
     more_bytes = (blocks - total) * loaded.block_bytes if loaded else 0
     costs = f"{size(more_bytes)} more memory; no quality" if loaded else "more memory; no quality"
