@@ -17,8 +17,8 @@ from headway.story.tell.sentences import count, times
 
 #: From this share of what came on, what a cut kept out is a shortage.
 SHORTAGE = 0.05
-#: Smaller state, by how many times it makes a pool of fp32 larger, and what it does to quality (docs/space.md).
-SMALLER_STATE = (("bf16", 2, "perplexity changes by less than 0.1%"),)
+#: Smaller state, by how many times it makes a pool of fp32 larger, and what that costs.
+SMALLER_STATE = (("bf16", 2, "its values are rounded"),)
 
 
 def no_progress(observed: Observations) -> Finding | None:
