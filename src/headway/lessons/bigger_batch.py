@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from dataclasses import replace
 
 from headway.compute.executor import LatentExecutor
 from headway.compute.fake_patterns import FakeDiffusion
