@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from deadline_oracle import possible
 from headway.policy.durations import Stretch
-from headway.policy.promises import Course, Device, Run, Schedule, first_item_done, next_step, pause, too_late
+from headway.policy.promises import behind, hold_on, pause, promise, too_late
+from headway.policy.schedule import Course, Device, Run, Schedule, first_item_done, next_step
 
 ENCODE = ("encode", ())
 STEP = {"encode": 100, "update": 1000, "decode_pixels": 400}
@@ -107,7 +108,7 @@ def test_a_plan_comes_to_what_its_steps_come_to_one_by_one(courses, plan, room) 
 @settings(max_examples=100, deadline=None)
 @given(crowds())
 def test_what_is_promised_is_complete_in_time_with_every_item_in_its_order(courses) -> None:
-    schedule = device().promise(courses, ())
+    schedule = promise(device(), courses, ())
     if schedule is None:
         return
     assert schedule.keeps(courses)
@@ -126,7 +127,7 @@ def test_a_plan_stays_good_whoever_leaves_and_however_far_it_is(courses, leave, 
     """After so many steps some leave; everyone else is still complete in time by what is left of the plan."""
     at = device(seats=room, space=3 * room)
     courses = [replace(course, holds=False) for course in courses]
-    schedule = at.promise(courses, ())
+    schedule = promise(at, courses, ())
     if schedule is None:
         return
     for _ in range(steps):
@@ -155,34 +156,34 @@ def test_a_plan_stays_good_whoever_leaves_and_however_far_it_is(courses, leave, 
 
 
 def test_what_is_refused_could_be_kept_by_no_order_of_steps() -> None:
-    """Of these 800 crowds some 230 are refused. To find the order of steps that keeps the most is a hard problem; a
+    """Of these 500 crowds some 120 are refused. To find the order of steps that keeps the most is a hard problem; a
     plan that looks no further than `policy/promises.py` does misses one in a hundred at most."""
     found = random.Random(4)
     refused = wrong = 0
-    for _ in range(800):
+    for _ in range(500):
         courses = []
         for arrival in range(found.randint(2, 4)):
             side = found.choice([64, 64, 64, 128])
             course = image(arrival, found.randint(1, 8), None, found.choice([1, 2]), side)
             courses.append(replace(course, due=int(device().alone(course) * found.uniform(1, 3.5))))
         courses.sort(key=lambda course: course.due or 0)
-        if device().promise(courses, ()) is None:
+        if promise(device(), courses, ()) is None:
             refused += 1
             wrong += possible([(items(course), course.due) for course in courses], 0, takes)
-    assert refused > 150 and wrong <= refused // 100
+    assert refused > 80 and wrong <= refused // 100
 
 
 def test_a_refusal_says_when_it_would_be_complete_and_when_it_would_alone() -> None:
     first, second = image(0, 5, 9_000_000), image(1, 4, 9_500_000)
     slow = Device(0, 9, 99, lambda work, rows: takes(work, rows) * 1000)
     courses = [first, second]
-    assert slow.promise([first], ()) is not None and slow.promise(courses, ()) is None
+    assert promise(slow, [first], ()) is not None and promise(slow, courses, ()) is None
     plan = slow.follow([first]).plan
     refusal = too_late(slow, courses, plan, second, arrived=-500_000)
     assert (refusal.rule, refusal.unit, refusal.limit, refusal.alone) == ("deadline", "ms", 10, 8)
-    ready = slow.behind([first], plan, second)
+    ready = behind(slow, [first], plan, second)
     assert refusal.need == -(-(ready + 500_000) // 1_000_000) == 15  # after the first, which can spare one update
-    assert slow.promise([first, replace(second, due=ready)], plan) is not None
+    assert promise(slow, [first, replace(second, due=ready)], plan) is not None
 
 
 # -- pauses ---------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def test_under_pressure_the_one_with_the_most_slack_pauses_and_the_verdict_has_i
     tight, lax = image(0, 4, alone + 1100), image(1, 4, 10 * alone)
     slow = Device(0, 9, 99, lambda work, rows: takes(work, rows) * 1000)
     courses = [replace(tight, due=(alone + 1100) * 1000), replace(lax, due=10 * alone * 1000)]
-    schedule = slow.promise(courses, ())
+    schedule = promise(slow, courses, ())
     assert schedule is not None
     paused = [who for who, steps in schedule.plan for _ in range(steps) if 1 not in who]
     together = [who for who, steps in schedule.plan for _ in range(steps) if who == {0, 1}]
@@ -207,7 +208,7 @@ def test_under_pressure_the_one_with_the_most_slack_pauses_and_the_verdict_has_i
 
 def test_an_update_of_another_kind_saves_nothing_and_waits_behind() -> None:
     alone = device().alone(image(0, 4, None))
-    schedule = device().promise([image(0, 4, alone), image(1, 2, 10**9, side=128)], ())
+    schedule = promise(device(), [image(0, 4, alone), image(1, 2, 10**9, side=128)], ())
     assert schedule is not None and schedule.ready[0] == alone
     assert schedule.first[1] > schedule.last[0]
 
@@ -217,13 +218,13 @@ def test_who_lacks_a_seat_or_space_starts_when_one_is_free() -> None:
     waits = image(1, 1, None, seats=1, space=5)
     alone = device().alone(holder)
     for at in (device(seats=0, space=5), device(seats=1, space=4)):
-        assert at.promise([replace(waits, due=alone + device().alone(waits)), holder], ()) is not None
-        assert at.promise([replace(waits, due=alone + device().alone(waits) - 1), holder], ()) is None
+        assert promise(at, [replace(waits, due=alone + device().alone(waits)), holder], ()) is not None
+        assert promise(at, [replace(waits, due=alone + device().alone(waits) - 1), holder], ()) is None
 
 
 def test_a_promise_that_steps_were_too_slow_for_does_not_cost_the_others_theirs() -> None:
     late, fine = image(0, 4, 10, holds=True), image(1, 4, 40_000, holds=True)
-    schedule, lost = device().hold_on([late, fine], [(frozenset({0, 1}), 20)])
+    schedule, lost = hold_on(device(), [late, fine], [(frozenset({0, 1}), 20)])
     assert lost == [late] and schedule.spare(fine) >= 0
 
 

@@ -13,7 +13,11 @@ from headway.core.verdict import Never, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
 from headway.policy.durations import Durations, Stretch, Work
-from headway.policy.promises import Course, Device, Plan, Schedule, first_item_done, next_step, pause, too_late
+from headway.policy.promises import hold_on, pause, promise, too_late
+from headway.policy.schedule import Course, Device, Plan, Schedule, first_item_done, next_step
+
+#: Whoever comes behind so many that cannot join a step is not tried in it.
+_MOST_TRIED = 8
 
 
 class Promises:
@@ -44,7 +48,7 @@ class Promises:
         device, requests = self._look(now)
         request.promised, self._promised[request.arrival] = True, request
         courses = self._in_order([*requests, request])
-        schedule = device.promise(courses, self._plan)
+        schedule = promise(device, courses, self._plan)
         if schedule is not None:
             self._plan = schedule.plan
             return None
@@ -70,7 +74,7 @@ class Promises:
             return
         self._device, requests = self._look(now)
         self._courses = self._in_order(requests)
-        self._schedule, late = self._device.hold_on(self._courses, self._plan)
+        self._schedule, late = hold_on(self._device, self._courses, self._plan)
         for course in late:
             del self._promised[course.arrival]
         if late:
@@ -116,6 +120,9 @@ class Promises:
         """Whoever is not in the next step by plan moves all the same, if that makes nobody late."""
         assert self._schedule is not None
         if course.arrival in self._schedule.moving:
+            return
+        if len(self._held) >= _MOST_TRIED:
+            self._held[course.arrival] = next(reversed(self._held.values()))
             return
         joined = self._device.join(self._courses, self._schedule.plan, course.arrival)
         if joined.keeps(self._courses):

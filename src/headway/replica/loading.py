@@ -147,6 +147,7 @@ def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[T
         weights=model.weights,
         threads=options.threads,
         max_step_positions=model.engine.step_tokens,
+        native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
     _refuse_long(model, executor.facts.max_context)

@@ -45,7 +45,9 @@ class ClipSpec:
         for key in keys:
             if not isinstance(size := config.get(key), int) or size < 1:
                 raise ArtifactError(f"{name}: {key} of its text encoder is {size!r}")
-        spec = cls(*(config[key] for key in keys), float(config.get("layer_norm_eps", 1e-5)), activation)
+        vocab, positions, hidden, inner, layers, heads = (config[key] for key in keys)
+        norm_eps = float(config.get("layer_norm_eps", 1e-5))
+        spec = cls(vocab, positions, hidden, inner, layers, heads, norm_eps, activation)
         if spec.hidden % spec.heads:
             raise ArtifactError(f"{name}: {spec.hidden} values of its text encoder in {spec.heads} heads")
         return spec
