@@ -126,11 +126,37 @@ def test_7_the_bigger_batch_makes_more_images_per_second_and_fewer_in_time(cours
     assert modelled[-1]["first_complete_ms"] == 22 * (20 + 8 * 10)  # encoding, 20 updates, pixels
 
 
+def test_8_ten_preemptions_a_second_compute_1920_positions_again_until_admission_is_cut_or_there_is_a_block_more(
+    course,
+):
+    rows = counts(course, 8)
+    loop = rows["in_the_loop"]
+    assert (loop["preempted_per_second"], loop["recomputed_per_second"]) == (10, 10 * 192)
+    assert loop["prompt_work_per_second"] == 2 * 10 * 192 + 10 * 15
+    assert loop["tokens_per_second"] == 10 * (10 + 4) < 0.8 * rows["before"]["tokens_per_second"]
+    for row in ("admission_cut", "one_block_more"):
+        assert (rows[row]["preempted_per_second"], rows[row]["recomputed_per_second"]) == (0, 0)
+        assert rows[row]["tokens_per_second"] > rows["before"]["tokens_per_second"]
+    told = course["lessons"][7]["measured"]["story"]
+    assert "Admission is cut until 2 windows of 10 s had no preemption." in told[0] and "no longer cut" in told[-1]
+
+
+def test_9_evicting_is_paid_later_or_never_preempting_at_once_and_offloading_in_bytes(course):
+    rows = {row: tuple(cells.values()) for row, cells in counts(course, 9).items()}
+    lost = counts(course, 6)["reuse_off"]["lost"]
+    assert rows["preempt"][1:] == (lost, 0, 0)
+    assert rows["offload"][1:] == (0, 0, 2 * lost * 2 * 30 * 3 * 64 * 2) and rows["offload"][0] == rows["preempt"][0]
+    blocks, now, later, moved = rows["evict"]
+    assert blocks > 0 and (now, moved) == (0, 0) and later > 0
+
+
 def test_the_five_questions_are_answered_from_what_was_measured(course):
     asked = course["questions"]
     assert [each["answer"] for each in asked] == ["a", 480, "c", "b", "a"]
     for each, words in zip(
-        asked, ("199 positions", "480, 480, 480, 60", "4 of 5", "170 positions", "It took 1"), strict=True
+        asked,
+        ("199 positions", "480, 480, 480, 60", "cost 1,920 of 3,990", "170 positions", "It took 1"),
+        strict=True,
     ):
         assert words in each["why"] and each["prediction"] is None
 
@@ -194,8 +220,8 @@ def test_a_number_is_whole_and_not_negative(text):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["9"], "there are lessons 1 to 7, none has the number 9"),
-        (["0"], "there are lessons 1 to 7"),
+        (["10"], "there are lessons 1 to 9, none has the number 10"),
+        (["0"], "there are lessons 1 to 9"),
         (["3", "--answer", "four"], "--answer: 'four' is not a whole number of steps"),
         (["1", "--answer", "d"], "--answer: 'd' is not one of a, b, c"),
         (["--answer", "4"], "--answer: requires a lesson"),
@@ -221,11 +247,11 @@ def test_without_a_number_the_lessons_are_listed(capsys):
     out = capsys.readouterr().out
     assert all(f"{each.number}  {each.title}" in out for each in LESSONS)
     assert main(["lesson", "--json"]) == 0
-    assert [row["lesson"] for row in json.loads(capsys.readouterr().out)["lessons"]] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row["lesson"] for row in json.loads(capsys.readouterr().out)["lessons"]] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_lessons_of_the_fake_executor_load_no_model():
-    assert FAKE == [2, 3, 5, 6, 7]
+    assert FAKE == [2, 3, 5, 6, 7, 8, 9]
     for number in FAKE:
         LESSONS[number - 1].measure(None)  # there is no model that could be touched
 

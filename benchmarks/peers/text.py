@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+from text_others import Others
 from text_sides import Busy, Running, Shape, choose, running, start
 
 from headway.artifacts import wheel
@@ -65,14 +65,17 @@ def measure(args: argparse.Namespace, sides: list[Running]) -> None:
                 side = sides[(place + round_) % len(sides)]
                 for busy in (False, True) if args.what == "busy" else (False,):
                     with Busy() if busy else contextlib.nullcontext():
+                        others = Others(side.pid)
                         answer = side.ask({"prompts": prompts, "emits": shape.emits})
+                        cores = others.cores()
                     told = answer.pop("tokens")
                     samples.add(
                         what=args.what, model=args.model, side=side.name, sequences=shape.sequences,
                         prompt=shape.prompt, emits=shape.emits, busy=busy, seed=seed, **answer,
-                        begins=told[0][:8], memory=side.memory(), load=os.getloadavg()[0], at=round(time.time()),
+                        begins=told[0][:8], memory=side.memory(), others=cores, at=round(time.time()),
                     )  # fmt: skip
-                    print(f"{shape!s:16} {'busy ' if busy else ''}{side.name:24} {_rates(shape, answer)}", flush=True)
+                    said = f"{shape!s:16} {side.name:24} {_rates(shape, answer)}   others {cores:.2f} cores"
+                    print(said, flush=True)
             longest[shape] = max(longest.get(shape, 0.0), time.monotonic() - began)
 
 

@@ -192,7 +192,7 @@ def _rates(rates: Rates, patterns: set[str]) -> Text:
         words += [f"prefill {rates.prefilled_per_s:,.0f}/s", f"decode {rates.decoded_per_s:,.0f}/s"]
         words += [f"recompute {rates.recomputed_per_s:,.0f}/s", f"emitted {rates.emitted_tokens_per_s:,.0f}/s"]
     if patterns != {"text"}:
-        words.append(f"evaluated {rates.evaluated_per_s:,.0f}/s")
+        words.append(f"{'updates' if patterns == {'image'} else 'evaluated'} {rates.evaluated_per_s:,.0f}/s")
     return _label("rates") + "  ".join(words)
 
 

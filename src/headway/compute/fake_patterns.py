@@ -14,7 +14,7 @@ from hashlib import blake2b
 from math import hypot
 from typing import Literal
 
-from headway.compute.executor import ImageFacts, ModelFacts
+from headway.compute.executor import ImageFacts, ModelFacts, Sketch
 from headway.compute.fake import no_cost
 from headway.core.clock import ModelledClock
 from headway.core.errors import InvariantError
@@ -45,10 +45,16 @@ def expected_vector(input: Evaluate, values: int = 4) -> bytes:
 def expected_picture(asked: Encode, preview_after: int | None = None) -> bytes:
     """The pixels that the fake diffusion model must give, whatever else is in its steps: of an image, or of its
     preview after so many updates."""
-    latent = _begun(asked)
-    for index in range(asked.updates if preview_after is None else preview_after):
-        latent = _updated(latent, index, asked.updates)
+    latent = expected_latent(asked, asked.updates if preview_after is None else preview_after)
     return _pixels(latent, asked, preview=preview_after is not None)
+
+
+def expected_latent(asked: Encode, after: int) -> bytes:
+    """What its slot must hold after so many updates."""
+    latent = _begun(asked)
+    for index in range(after):
+        latent = _updated(latent, index, asked.updates)
+    return latent
 
 
 class FakeEncoder:
@@ -129,6 +135,11 @@ class FakeDiffusion:
     def forget(self, slot: int) -> None:
         """Nothing in this slot is needed any more."""
         self._latents.pop(slot, None)
+
+    def sketch(self, slot: int) -> Sketch | None:
+        """One pixel, of the latent's first bytes."""
+        latent = self.latent(slot)
+        return Sketch(1, 1, latent[:3]) if latent else None
 
     def run(self, plan: StepPlan) -> StepResult:
         """Evaluate `plan`. Raises InvariantError for an update out of its turn, or of a latent that is not there."""

@@ -21,7 +21,7 @@ from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
-from headway.policy.promises import Run
+from headway.policy.schedule import Run
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
 P = TypeVar("P")

@@ -5,6 +5,7 @@ are `policy/promises.py`'s; here is what they look at, and what stays between st
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from headway.core.events import Forecast
 from headway.core.request import NewRequest, Request, Stage
@@ -12,7 +13,11 @@ from headway.core.verdict import Never, Wait
 from headway.engine.pattern import AnyPattern
 from headway.engine.queues import Queues
 from headway.policy.durations import Durations, Stretch, Work
-from headway.policy.promises import Course, Device, Plan, Schedule, first_item_done, next_step, pause, too_late
+from headway.policy.promises import hold_on, pause, promise, too_late
+from headway.policy.schedule import Course, Device, Plan, Schedule, first_item_done, next_step
+
+#: Whoever comes behind so many that cannot join a step is not tried in it.
+_MOST_TRIED = 8
 
 
 class Promises:
@@ -43,7 +48,7 @@ class Promises:
         device, requests = self._look(now)
         request.promised, self._promised[request.arrival] = True, request
         courses = self._in_order([*requests, request])
-        schedule = device.promise(courses, self._plan)
+        schedule = promise(device, courses, self._plan)
         if schedule is not None:
             self._plan = schedule.plan
             return None
@@ -69,7 +74,7 @@ class Promises:
             return
         self._device, requests = self._look(now)
         self._courses = self._in_order(requests)
-        self._schedule, late = self._device.hold_on(self._courses, self._plan)
+        self._schedule, late = hold_on(self._device, self._courses, self._plan)
         for course in late:
             del self._promised[course.arrival]
         if late:
@@ -116,6 +121,9 @@ class Promises:
         assert self._schedule is not None
         if course.arrival in self._schedule.moving:
             return
+        if len(self._held) >= _MOST_TRIED:
+            self._held[course.arrival] = next(reversed(self._held.values()))
+            return
         joined = self._device.join(self._courses, self._schedule.plan, course.arrival)
         if joined.keeps(self._courses):
             self._schedule = joined
@@ -138,7 +146,7 @@ class Promises:
                 free += self._pattern.holding(request)[0]
                 requests.pop(request.arrival, None)
         begin = max(now, self._busy_until) if flying else now
-        return Device(begin, seats, free, self._takes), [each for each in requests.values() if not each.ended]
+        return Device(begin, seats, free, cache(self._takes)), [each for each in requests.values() if not each.ended]
 
     def _in_order(self, requests: Iterable[Request]) -> list[Course]:
         return [

@@ -31,8 +31,8 @@ class Outgoing(Protocol):
     """One connection, seen from its end that is read."""
 
     @property
-    def full(self) -> bool:
-        """Whether a message would wait until the client has taken some of what was handed over before."""
+    def blocked(self) -> bool:
+        """Whether what is sent now waits until the client has taken something."""
         ...
 
     def unsent_bytes(self) -> int:
@@ -125,10 +125,8 @@ class Exchanges:
         """Hand a message to the socket. That waits only until the client has taken enough of what was handed over
         before; a client that takes nothing of it for too long is dropped."""
         outgoing: Outgoing | None = scope.get("state", {}).get(OUTGOING)
-        if outgoing is not None and not outgoing.full:
-            return await send(
-                message
-            )  # nothing to wait for: no timer, which would cost each token as much as its text
+        if outgoing is not None and not outgoing.blocked:
+            return await send(message)  # a timer where nothing is waited for costs as much as a token's text
         while True:
             unsent = outgoing.unsent_bytes() if outgoing else 0
             try:

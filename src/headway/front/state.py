@@ -20,11 +20,12 @@ from headway.core.request import AnyEmission, AnyRequest, Embedded, EmbedRequest
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
 from headway.front.limits import ServeLimits
+from headway.front.looks import Looks
 from headway.front.models import FrontEncoder, FrontImageModel, FrontModel, FrontTextModel, front_model
 from headway.front.quota import Claim, WaitingQuota
 from headway.front.refusals import Refusal
 from headway.replica.link import Link
-from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
+from headway.replica.messages import Cancel, LoadFailed, Loading, Looked, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import Story
@@ -121,6 +122,7 @@ class Front:
         self.ready: Ready | None = None  # of the replica that serves now, or served last
         self.failure = ""
         self.link = Link(options, heard=self._heard, died=self._died)
+        self.looks = Looks(self.link.say)
         self._on_change, self._on_alarm = on_change, on_alarm
         self._inboxes: dict[str, Inbox] = {}
         self._ends: deque[float] = deque(maxlen=1000)
@@ -327,9 +329,11 @@ class Front:
                 self._rejected(message)
             case LoadFailed():
                 self.state, self.failure = "failed", message.message
+            case Looked():
+                self.looks.heard(message)
             case Loading():
                 pass
-        if not isinstance(message, Told | Rejected):
+        if not isinstance(message, Told | Rejected | Looked):
             self._on_change(message)
 
     def _are_ready(self, message: Ready) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.compute.executor import Executor, LatentExecutor
+from headway.compute.executor import Executor, LatentExecutor, Sketch
 from headway.core.errors import ConfigError
 from headway.engine.served import ServedModel
 from headway.memory.bytes import BytePool
@@ -29,13 +29,14 @@ _DIFFUSERS = "'diffusers>=0.42,<0.50'"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, and where its
-    durations are kept between runs, if they are."""
+    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, where its
+    durations are kept between runs, if they are, and what shows the latent of a slot, if it has latents."""
 
     served: ServedModel
     options: ModelOptions
     grammars: Grammars | None = None
     durations: KeptDurations | None = None
+    sketch: Callable[[int], Sketch | None] | None = None
 
     def ready(self) -> ReadyModel:
         """What the front is told of it."""
@@ -92,7 +93,7 @@ def hosted_images(
         weight=options.weight,
         durations=None if durations is None else durations.known,
     )
-    return LoadedModel(served, options, durations=durations)
+    return LoadedModel(served, options, durations=durations, sketch=executor.sketch)
 
 
 def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[LoadedModel]:
@@ -146,6 +147,7 @@ def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[T
         weights=model.weights,
         threads=options.threads,
         max_step_positions=model.engine.step_tokens,
+        native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
     _refuse_long(model, executor.facts.max_context)

@@ -153,6 +153,11 @@ class DiffusionExecutor:
             raise InvariantError(f"slot {slot} holds no latent")
         return self._images[slot]
 
+    def values(self, slot: int) -> tuple[float, ...]:
+        """The latent in a slot, value by value; empty where there is none."""
+        found = self._images.get(slot)
+        return () if found is None else tuple(found.latent.flatten().tolist())
+
     def _latent_shape(self, asked: Encode) -> tuple[int, int, int]:
         own = self._denoiser.side
         factor = self._decoder.factor

@@ -27,7 +27,8 @@ class Sketcher:
     def __call__(self, latent: torch.Tensor) -> torch.Tensor:
         """[height, width, 3], from 0 to 1, of [channels, height, width]."""
         _, height, width = latent.shape
-        return (_places(latent[None]) @ self._matrix).clamp(0, 1).view(height, width, 3)
+        pixels: torch.Tensor = _places(latent[None]) @ self._matrix
+        return pixels.clamp(0, 1).view(height, width, 3)
 
 
 def _trials(channels: int) -> torch.Tensor:

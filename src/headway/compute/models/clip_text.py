@@ -42,11 +42,12 @@ class ClipSpec:
             raise UnsupportedModel(name, f"hidden_act {activation!r} of its text encoder")
         keys = ("vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size", "num_hidden_layers",
                 "num_attention_heads")  # fmt: skip
-        sizes = [config.get(key) for key in keys]
-        for key, size in zip(keys, sizes, strict=True):
-            if not isinstance(size, int) or size < 1:
+        for key in keys:
+            if not isinstance(size := config.get(key), int) or size < 1:
                 raise ArtifactError(f"{name}: {key} of its text encoder is {size!r}")
-        spec = cls(*sizes, norm_eps=float(config.get("layer_norm_eps", 1e-5)), activation=activation)  # type: ignore[arg-type]
+        vocab, positions, hidden, inner, layers, heads = (config[key] for key in keys)
+        norm_eps = float(config.get("layer_norm_eps", 1e-5))
+        spec = cls(vocab, positions, hidden, inner, layers, heads, norm_eps, activation)
         if spec.hidden % spec.heads:
             raise ArtifactError(f"{name}: {spec.hidden} values of its text encoder in {spec.heads} heads")
         return spec
@@ -97,7 +98,7 @@ class ClipText:
         return states + self._product(f"{layer}mlp.fc2", inner)
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.unflatten(-1, (self.spec.heads, -1)).transpose(1, 2)
+        return states.view(*states.shape[:2], self.spec.heads, -1).transpose(1, 2)
 
     def _product(self, name: str, states: torch.Tensor) -> torch.Tensor:
         return F.linear(states, self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"])

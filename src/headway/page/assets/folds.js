@@ -4,7 +4,7 @@ import { SequenceRecord } from "page/record.js";
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
-  holders: [], others: 0, kept: 0, by: "",
+  holders: [], others: 0, kept: 0, by: "", price: 0,
 };
 
 export const FOLDS = {
@@ -48,6 +48,7 @@ export const FOLDS = {
     model.pattern ??= event.pattern;
     record.order = event.order;
     record.deadlineAt = event.deadline_at ?? null;
+    record.promised = event.promised ?? false;
     record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;
@@ -129,6 +130,10 @@ export const FOLDS = {
       if (!record) continue;
       story.model(record.model).judged.add(id);
       story._wait(record, wait, event.at);
+    }
+    for (const [id, stepNs, lastNs, readyAt] of event.forecasts ?? []) {
+      const record = story.live.get(id);
+      if (record) record.forecast = { stepNs, lastNs, readyAt };
     }
     moveMembers(story, event);
     model.level(event.levels);

@@ -64,9 +64,11 @@ export class Header {
     this._tell();
   }
 
-  // The model that texts are sent to.
-  get text() {
-    return this.models.find(({ headway }) => (headway?.pattern ?? "text") === "text")?.id ?? this.models[0]?.id;
+  // The model that prompts are sent to: one that continues them, else one that draws them.
+  get asked() {
+    const of = (pattern) => this.models.find(({ headway }) => (headway?.pattern ?? "text") === pattern);
+    const model = of("text") ?? of("image") ?? this.models[0];
+    return { model: model?.id, draws: model?.headway?.pattern === "image" };
   }
 
   _seats({ name, facts, levels: { seats_used: used } }, several) {
@@ -132,5 +134,6 @@ function levels(models) {
     const unit = pattern === "image" ? "bytes" : "blocks";
     return { name, live: amount(live, unit), total: live + reusable + free && amount(live + reusable + free, unit) };
   });
-  return pools.filter(({ total }) => total).map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
+  const shown = pools.filter(({ total }) => total);
+  return shown.map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
 }

@@ -18,7 +18,7 @@ from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
-from headway.policy.promises import Run
+from headway.policy.schedule import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from headway.memory.bytes import BytePool, Grant
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
 from headway.policy.durations import Durations
-from headway.policy.promises import Run
+from headway.policy.schedule import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
 from headway.policy.preempt import Part, price
-from headway.policy.promises import Run
+from headway.policy.schedule import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 

@@ -61,8 +61,9 @@ class Recovery:
         end = seconds[-1].second if seconds else 0
         return _rates([each for each in seconds if end - over < each.second <= end], over)
 
-    def models(self) -> Sequence[str]:
-        return list(self._seconds)
+    def seconds(self, model: str) -> Sequence[Second]:
+        """The latest ones in which something happened, in order."""
+        return list(self._seconds.get(model, ()))
 
     def _at(self, model: str, at: int) -> Second:
         seconds = self._seconds.setdefault(model, deque(maxlen=KEPT_SECONDS))

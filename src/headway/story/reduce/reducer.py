@@ -41,7 +41,7 @@ class Story:
         self.step = 0
         self.stepped_at = 0
         self._remembered = remembered
-        self._delivers = delivers
+        self.delivers = delivers
         self._patterns: dict[str, str] = {}  # as requests told
         self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
         self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
@@ -98,6 +98,14 @@ class Story:
                 queues.setdefault(record.model, []).append(record.order)
         return {model: sorted(orders) for model, orders in queues.items()}
 
+    def slacks(self) -> dict[str, list[tuple[int, str]]]:
+        """For each model what its live requests with deadlines can spare (ns), and their ids, the least first."""
+        slacks: dict[str, list[tuple[int, str]]] = {}
+        for record in self.live.values():
+            if not record.ended and (slack := record.slack_ns) is not None:
+                slacks.setdefault(record.model, []).append((slack, record.id))
+        return {model: sorted(each) for model, each in slacks.items()}
+
     def references(self, model: str) -> Counter[int]:
         """How many sequences hold each live block of that model's pool."""
         return Counter(
@@ -129,7 +137,7 @@ class Story:
         record.model = self._named(event.model)
         self._patterns.setdefault(record.model, event.pattern)
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
-        record.deadline_at = event.deadline_at
+        record.deadline_at, record.promised = event.deadline_at, event.promised
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
         positions = event.positions or (None,) * len(event.parts)
         record.parts = [PartRecord(of, positions=each) for of, each in zip(event.parts, positions, strict=True)]
@@ -215,6 +223,9 @@ class Story:
             if record := self.live.get(request_id):
                 self._judged.setdefault(record.model, set()).add(request_id)
                 self._wait(record, wait, event.at)
+        for forecast in event.forecasts:
+            if record := self.live.get(forecast.id):
+                record.forecast = forecast
         self._move_members(event)
 
     def _move_members(self, event: ev.Stepped) -> None:
@@ -331,7 +342,7 @@ class Story:
             record.verdict = None
         if self._in_flight.get(record.id) is not record:
             _drop_blocks(record)
-        if self._delivers:
+        if self.delivers:
             record.turn_to("delivery", at)
         else:
             self._remember(record, at)

@@ -47,9 +47,8 @@ def no_progress(event: ev.NoProgress) -> str:
     wait = event.wait
     if wait.on == "input":
         tried = f"was tried for {event.times} times in a row and got no further"
-        return (
-            f"No progress: what {event.id} waits for ({wait.rule}) {tried}: {wait.have} of {wait.need} {wait.unit}."
-        )
+        got = f"{wait.have} of {wait.need} {wait.unit}"
+        return f"No progress: what {event.id} waits for ({wait.rule}) {tried}: {got}."
     return (
         f"No progress: {event.id} waits for {AWAITED[wait.on]} by the rule {wait.rule}, nothing of {event.model} "
         f"runs, and nothing changed {event.times} times in a row: {shortage(wait)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 
 from headway.core import events as ev
 from headway.core.recovery import Demand
@@ -161,16 +162,14 @@ def _shorter_context(observed: Observations, share: float) -> Remedy | None:
     """The longest context under which what is left needs no more than `share` of the space that all need."""
     arrived = [request.arrived for request in observed.requests.values() if request.arrived is not None]
     contexts = sorted(event.prompt + event.max_tokens for event in arrived)
-    needed, allowed = sum(contexts), 0
-    for kept, context in enumerate(contexts):
-        allowed += context
-        if allowed > share * needed:
-            if not kept or contexts[kept - 1] == context:
-                return None
-            refused = len(contexts) - kept
-            costs = f"refuses {refused / len(contexts):.0%} of the requests, the longest ones"
-            return Remedy(f"serve with --max-context {contexts[kept - 1]}", True, costs)
-    return None
+    sums = list(accumulate(contexts))
+    allowed = share * sums[-1] if sums else 0.0
+    over = next((context for place, context in enumerate(contexts) if sums[place] > allowed), None)
+    kept = [context for context in contexts if over is None or context < over]
+    if not kept or len(kept) == len(contexts):
+        return None
+    costs = f"refuses {1 - len(kept) / len(contexts):.0%} of the requests, the longest ones"
+    return Remedy(f"serve with --max-context {kept[-1]}", True, costs)
 
 
 # -- prefixes -------------------------------------------------------------------------------------------------
