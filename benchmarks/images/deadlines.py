@@ -31,7 +31,7 @@ from headway.text.tokenizer import Tokenizer
 NAMES = ("red apple", "tiger face", "hot dog", "frog", "strawberry", "sunflower", "pizza", "snail")
 UPDATES, GUIDANCE = 20, 3.0
 BATCHES = (1, 2, 4, 8, 16, 32)
-AT_ONCE, SEATS = 64, 32
+AT_ONCE, SEATS = 32, 32
 FILE = RESULTS / "images.json"
 
 
@@ -170,7 +170,7 @@ def poisson(rate: float, seconds: float, seed: int) -> list[float]:
 
 
 def batches(result: dict[str, Any], executor: DiffusionExecutor, durations: Durations, deadline_s: float) -> None:
-    """64 images that arrive together, in batches of each size."""
+    """Images that arrive together, in batches of each size."""
     prompts, rows = Prompts(executor), []
     for batch in BATCHES:
         side = Headway(executor, prompts, durations, batch)
