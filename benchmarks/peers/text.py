@@ -2,7 +2,7 @@
 
     python benchmarks/peers/text.py setup DIR
     python benchmarks/peers/text.py up DIR headway-bf16 llama.cpp-Q8_0 …
-    python benchmarks/peers/text.py table|prefill|busy|sequences|contexts DIR --rounds 3
+    python benchmarks/peers/text.py table|prefill|long|busy|sequences|contexts DIR --rounds 3
     python benchmarks/peers/text.py http DIR
     python benchmarks/peers/text.py down DIR
     python benchmarks/peers/text.py report DIR
@@ -30,10 +30,18 @@ from headway.bench.machine import machine
 
 #: Decode at each of the numbers of sequences, and at 32 the whole job.
 DECODE = (Shape(1, 128, 64), Shape(8, 128, 64), Shape(32, 128, 64))
-PREFILL = (Shape(32, 128, 1), Shape(1, 512, 1), Shape(1, 8000, 1))
+PREFILL = (Shape(32, 128, 1), Shape(1, 512, 1))
+LONG = (Shape(1, 8000, 1),)
 SEQUENCES = tuple(Shape(count, 128, 33) for count in (1, 2, 4, 8, 16, 32, 64, 128))
 CONTEXTS = tuple(Shape(1, context, 33) for context in (128, 512, 1024, 2048, 4096, 8100))
-SHAPES = {"table": DECODE, "prefill": PREFILL, "busy": DECODE, "sequences": SEQUENCES, "contexts": CONTEXTS}
+SHAPES = {
+    "table": DECODE,
+    "prefill": PREFILL,
+    "long": LONG,
+    "busy": DECODE,
+    "sequences": SEQUENCES,
+    "contexts": CONTEXTS,
+}
 
 
 class Samples:
