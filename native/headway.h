@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 4
+#define HEADWAY_ABI 3
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
@@ -145,31 +145,6 @@ HEADWAY_API int32_t headway_products_multiply(headway_products *products, const 
                                               int32_t format, const float *norm, float norm_eps, int64_t rows,
                                               int32_t ending, float *out);
 
-/* -- a decoder's layers ---------------------------------------------------------------------------------------------- */
-
-/* One layer; everything is borrowed until headway_decoder_close. Norms are RMS, [hidden]; `gate_up` is gated. Other layers
- * have the same sizes. */
-typedef struct {
-    const float *attention_norm, *mlp_norm;
-    const headway_weights *qkv, *o, *gate_up, *down;
-} headway_layer;
-
-HEADWAY_API int32_t headway_layer_bytes(void);
-
-typedef struct headway_decoder headway_decoder;
-
-/* `attention` (borrowed until the close) has as many layers, and its threads are shared. NULL if there is no memory, or
- * `dots` is none that can run here. */
-HEADWAY_API headway_decoder *headway_decoder_open(const headway_layer *layers, int32_t count, float norm_eps,
-                                                  int32_t dots, headway_attention *attention);
-HEADWAY_API void headway_decoder_close(headway_decoder *decoder);
-
-/* x   [rows, hidden], fp32: the positions of the step that headway_attention_step was told of last, changed in place
- *
- * Writes the state of these positions in all layers. Returns 0; -1 if there is no memory; -2 if the step has another
- * number of positions. */
-HEADWAY_API int32_t headway_decoder_step(headway_decoder *decoder, float *x, int64_t rows);
-
 /* -- encoders ------------------------------------------------------------------------------------------------------- */
 
 /* BERT (Devlin et al. 2019) and what shares its layers: norms after each block, GELU, no rotation, each position sees all
@@ -217,6 +192,30 @@ HEADWAY_API void headway_encoder_close(headway_encoder *encoder);
  * the shape has. */
 HEADWAY_API int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
                                         const int32_t *seconds, int32_t inputs, int32_t firsts, float *out);
+/* -- a decoder's layers ---------------------------------------------------------------------------------------------- */
+
+/* One layer; everything is borrowed until headway_decoder_close. Norms are RMS, [hidden]; `gate_up` is gated. Other layers
+ * have the same sizes. */
+typedef struct {
+    const float *attention_norm, *mlp_norm;
+    const headway_weights *qkv, *o, *gate_up, *down;
+} headway_layer;
+
+HEADWAY_API int32_t headway_layer_bytes(void);
+
+typedef struct headway_decoder headway_decoder;
+
+/* `attention` (borrowed until the close) has as many layers, and its threads are shared. NULL if there is no memory, or
+ * `dots` is none that can run here. */
+HEADWAY_API headway_decoder *headway_decoder_open(const headway_layer *layers, int32_t count, float norm_eps,
+                                                  int32_t dots, headway_attention *attention);
+HEADWAY_API void headway_decoder_close(headway_decoder *decoder);
+
+/* x   [rows, hidden], fp32: the positions of the step that headway_attention_step was told of last, changed in place
+ *
+ * Writes the state of these positions in all layers. Returns 0; -1 if there is no memory; -2 if the step has another
+ * number of positions. */
+HEADWAY_API int32_t headway_decoder_step(headway_decoder *decoder, float *x, int64_t rows);
 
 #ifdef __cplusplus
 }

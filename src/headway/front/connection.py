@@ -234,7 +234,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def blocked(self) -> bool:
-        return self.flow.write_paused
+        return bool(self.flow.write_paused)
 
     def unsent_bytes(self) -> int:
         unsent: int = self.transport.get_write_buffer_size()

@@ -126,7 +126,7 @@ class Exchanges:
         before; a client that takes nothing of it for too long is dropped."""
         outgoing: Outgoing | None = scope.get("state", {}).get(OUTGOING)
         if outgoing is not None and not outgoing.blocked:
-            return await send(message)
+            return await send(message)  # a timer where nothing is waited for costs as much as a token's text
         while True:
             unsent = outgoing.unsent_bytes() if outgoing else 0
             try:

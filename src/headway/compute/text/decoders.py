@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.kernels.paged import Attention
 from headway.compute.models.decoder import Decoder, StepInput, matrices
@@ -40,10 +41,11 @@ class Ready:
     bytes: int
 
 
-def ready(spec: DecoderSpec, loaded: Weights, weights: str, attention: Attention) -> Ready:
-    """`loaded` are in the format that `ROUNDED_FROM` says for `weights`, else in that."""
+def ready(spec: DecoderSpec, loaded: Weights, weights: str, attention: Attention, probes: KeptProbes) -> Ready:
+    """`loaded` are in the format that `ROUNDED_FROM` says for `weights`, else in that. What torch's products were
+    found to do is in `probes`."""
     if weights in ROUNDED_FROM and isinstance(attention, NativeAttention):
         native = NativeDecoder(spec, loaded.tensors, attention)
         return Ready(native, lambda count: count, native.words, native.bytes)
-    products = Products(probe_kernel(weights), matrices(spec, loaded.tensors))
+    products = Products(probe_kernel(weights), matrices(spec, loaded.tensors), probes)
     return Ready(Decoder(spec, loaded.tensors, products), products.rows, products.words, loaded.bytes)
