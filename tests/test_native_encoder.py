@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from headway.compute.kernels.int8 import quantised
 from headway.compute.kernels.rows import Product
 from headway.compute.models.encoder import Encoder, Inputs, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
-from headway.compute.native.encoder import NativeEncoder, not_covered
+from headway.compute.native.encoder import NativeEncoder, _Shape, not_covered
 from headway.compute.native.library import DOTS_OF, Absent
 from native_library import FOUND, LEVELS, library
 
@@ -158,6 +159,10 @@ def test_a_token_or_a_length_that_the_model_does_not_have_is_an_error(tokens: li
     encoder = NativeEncoder(spec, tensors_of(spec, scaled=False), library(), LEVELS[0], 1)
     with pytest.raises(ValueError, match="empty or too long, or a token"):
         encoder(np.array(tokens, np.int32), np.array([len(tokens)], np.int32))
+
+
+def test_the_struct_is_as_large_as_the_librarys() -> None:
+    assert ctypes.sizeof(_Shape) == library().encoder_bytes
 
 
 def test_an_encoder_of_another_kind_is_refused_by_name() -> None:
