@@ -91,7 +91,7 @@ class Library:
         self.products_open, self.products_close = handle.headway_products_open, handle.headway_products_close
         self.products_multiply = handle.headway_products_multiply
         self.encoder_open, self.encoder_close = handle.headway_encoder_open, handle.headway_encoder_close
-        self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, handle.headway_encoder_bytes()
+        self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, int(handle.headway_encoder_bytes())
         self.decoder_open, self.decoder_close = handle.headway_decoder_open, handle.headway_decoder_close
         self.decoder_step = handle.headway_decoder_step
 
