@@ -55,16 +55,19 @@ class Ports:
 
 @dataclass(slots=True)
 class _Flight:
-    """A planned step whose result is not in yet."""
+    """A planned step whose result is not in yet. To the blocks of those that are `reloading` it copies what lies in
+    tiers."""
 
     model: ServedModel
     plan: StepPlan
     entries: list[Entry]
     planned_at: int
+    reloading: list[Request]
 
     def requests(self) -> list[Request]:
         """Each request of the step once."""
-        return list({entry.request.arrival: entry.request for entry in self.entries}.values())
+        requests = [entry.request for entry in self.entries] + self.reloading
+        return list({request.arrival: request for request in requests}.values())
 
 
 class Engine:
@@ -169,42 +172,35 @@ class Engine:
 
     def plan(self) -> StepPlan | None:
         """Choose what moves in the next step and take the space for it. None when nobody could move: no request is
-        alive, or all that are await something from outside."""
+        alive, or all that are await something from outside, or the space of those who do."""
         if self._flight is not None:
             raise InvariantError("a step is planned while another one is in flight")
-        busy = [model for model in self.models.values() if not model.queues.idle]
-        if not busy:
-            return None
-        at = self.clock.now_ns()
-        shares, budgets = [each.share for each in busy], [each.options.step_tokens for each in busy]
-        paces = [each.pace(at) for each in busy] if len(busy) > 1 else [Pace(0)]
-        turn = next_turn(shares, paces, budgets, self._slowdown)
-        model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
-        planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
-        planner.running()
-        planner.admissions()
-        planner.rest()
-        if not planner.entries:
+        self.collect()
+        busy = [model for model in self.models.values() if not model.idle]
+        while busy:
+            at = self.clock.now_ns()
+            shares, budgets = [each.share for each in busy], [each.options.step_tokens for each in busy]
+            paces = [each.pace(at) for each in busy] if len(busy) > 1 else [Pace(0)]
+            turn = next_turn(shares, paces, budgets, self._slowdown)
+            model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
+            planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
+            planner.fill()
+            if planner.entries or model.pattern.copies:
+                return self._take_off(planner, model, busy, at)
             queues = model.queues
-            raise StalledError(
-                f"{len(queues.waiting)} requests wait, {len(queues.running)} hold seats, none can move"
-            )
-        self.steps += 1
-        for other in busy:
-            if other is not model:
-                planner.waits |= other.pass_turn()
-        plan = planner.finish()
-        self._flight = _Flight(model, plan, planner.entries, at)
-        for request in self._flight.requests():
-            request.in_flight += 1
-        self._fail_at_dead_ends(self._flight)
-        return plan
+            if not queues.reloading and not queues.idle:
+                raise StalledError(
+                    f"{len(queues.waiting)} requests wait, {len(queues.running)} hold seats, none can move"
+                )
+            busy.remove(model)  # those who wait, wait for space of those whose blocks are being reloaded
+        return None
 
     def commit(self, result: StepResult) -> list[AnyEmission]:
         """Enter the result of the planned step into the books. Returns what was emitted."""
         flight = self._take_flight()
         pattern = flight.model.pattern
         books = Books(self.clock.now_ns())
+        pattern.committed(flight.plan, result, books.at, books.at - flight.planned_at)
         for part in result.spent:
             flight.model.durations.note(part.kind, part.size, part.rows, part.ns)
         spoiled = {flight.entries[place].request.arrival: flight.entries[place] for place in result.spoiled}
@@ -233,6 +229,7 @@ class Engine:
             self.emit(Failed(at=books.at, id=request.id, message=message, reason=NOT_FINITE))
         for request, reason in finished:
             self.emit(Finished(at=books.at, id=request.id, reason=reason))
+        self.collect()
         return books.emissions
 
     def abort(self, message: str) -> None:
@@ -240,6 +237,7 @@ class Engine:
         back unindexed, also what was indexed before: who knows what the failure left in it."""
         flight = self._take_flight()
         model, at = flight.model, self.clock.now_ns()
+        model.pattern.aborted()
         failed = self._fail_all(model, flight.requests())
         for request in flight.requests():
             self._release(model, request, keep=False)
@@ -247,6 +245,18 @@ class Engine:
         self.emit(Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=levels))
         for request in failed:
             self.emit(Failed(at=at, id=request.id, message=message))
+
+    def collect(self) -> None:
+        """Take in what tiers did beside the steps: blocks that were read from disk, or written to it."""
+        for model in self.models.values():
+            at = self.clock.now_ns()
+            for event in model.pattern.collect(at):
+                self.emit(event)
+            for request in list(model.queues.reloading):
+                if model.pattern.reloading(request) is None:
+                    self._wake(model)
+                    model.queues.reloaded(request)
+                    self.emit(model.pattern.reloaded(request, at))
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -263,13 +273,13 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether no step could move anyone."""
-        return all(model.queues.idle for model in self.models.values())
+        """Whether no step could move anyone, or copy anything between a pool and its tiers."""
+        return all(model.idle for model in self.models.values())
 
     @property
     def awaiting(self) -> bool:
-        """Whether any request awaits something from outside the step."""
-        return any(model.queues.awaiting for model in self.models.values())
+        """Whether anything from outside the step is awaited: a grammar, a read from disk, a write to it."""
+        return any(model.queues.awaiting or model.pattern.moves for model in self.models.values())
 
     def levels(self) -> Levels:
         """Of the only model."""
@@ -293,7 +303,7 @@ class Engine:
     def _wake(self, model: ServedModel) -> None:
         """A model is about to be busy again: time that it did not ask for is not saved up."""
         if model.queues.idle:
-            others = [other.share for other in self.models.values() if other is not model and not other.queues.idle]
+            others = [other.share for other in self.models.values() if other is not model and not other.idle]
             model.device_ns, model.stopped_at = caught_up(model.share, others), None
 
     def _live(self, request_id: str) -> tuple[Request, ServedModel]:
@@ -324,6 +334,20 @@ class Engine:
         for request in alive:
             model.queues.end(request, Stage.FAILED)
         return alive
+
+    def _take_off(self, planner: Planner, model: ServedModel, busy: Sequence[ServedModel], at: int) -> StepPlan:
+        """The plan of a step that moves someone, or copies something; it is in flight from now on."""
+        self.steps += 1
+        for other in busy:
+            if other is not model:
+                planner.waits |= other.pass_turn()
+        plan = planner.finish()
+        reloading = [request for request in model.queues.reloading if model.pattern.copying(request)]
+        self._flight = _Flight(model, plan, planner.entries, at, reloading)
+        for request in self._flight.requests():
+            request.in_flight += 1
+        self._fail_at_dead_ends(self._flight)
+        return plan
 
     def _take_flight(self) -> _Flight:
         flight, self._flight = self._flight, None

@@ -111,7 +111,9 @@ def shortage(wait: Wait) -> str:
             return "its grammar is being compiled in the background."
         case "model":
             return "another model's step runs."
-        case "reservation" | "deadline" | "reload":
+        case "reload":
+            return f"{wait.have} of {count(need, 'block')} reloaded from a tier."
+        case "reservation" | "deadline":
             return f"{wait.rule}: needs {need} {wait.unit}, has {wait.have}, {short} short."
     assert_never(wait.rule)
 
@@ -131,6 +133,8 @@ def _lack(wait: StandingWait) -> str:
             return "the step's budget is spent"
         case "grammar":
             return "its grammar is being compiled"
+        case "reload":
+            return f"{wait.have} of {count(wait.need, 'block')} reloaded"
         case "model":
             return "another model's step runs"
     rest = len(wait.holders) - 1 + wait.others
@@ -319,6 +323,10 @@ def _missed(miss: Miss) -> str:
             return f"what follows is known with another {miss.what} only"
         case "logprobs":
             return "its prompt's logprobs were asked for, which only computing it gives"
+        case "slower":
+            return f"what follows position {miss.at} lies in a tier, and computing it is faster than reloading"
+        case "lost":
+            return f"the block from position {miss.at} on lay in a tier and could not be read back"
         case "last":
             return "the last position is always computed"
     assert_never(miss.why)
