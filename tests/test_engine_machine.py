@@ -16,6 +16,7 @@ from world import World
 PROMPTS = st.one_of(
     st.integers(1, 30).map(lambda length: list(range(length))),  # prompts that share prefixes
     st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    st.sampled_from([[1] * 24, [2] * 30, [3] * 20]),  # prompts that come again after they were evicted
 )
 
 

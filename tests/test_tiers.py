@@ -126,7 +126,7 @@ def test_what_was_evicted_is_reloaded_and_counts_as_reused(disk):
     (reloaded,) = told(world, Reloaded)
     assert reloaded.blocks == {"disk" if disk else "host": 7}
     record = world.story.record("again")
-    assert record.first_reused == 56 and record.choice.reload and record.miss.why == "short"
+    assert record.first_reused == 56 and record.choice.reload and record.miss.why == "evicted"
     assert ("queued", "input", "reload") in [interval.key for interval in record.life(0)]
 
 

@@ -169,13 +169,14 @@ class ReloadDropped(Event, frozen=True, tag="reload_dropped", kw_only=True):
 
 
 class Offloaded(Event, frozen=True, tag="offloaded", kw_only=True):
-    """Blocks were copied to tiers since the last such event: `blocks` by tier, and `faults` by tier and by what was
-    wrong with a block that could not be written or read; how much each tier holds now."""
+    """Blocks were copied to tiers since the last such event: `blocks` by tier; how much each tier holds now; and
+    `faults` by tier and by what was wrong with a block that could not be written or read, the last one in words."""
 
     model: str
     blocks: dict[TierName, int]
     tiers: tuple[TierLevel, ...]
     faults: dict[TierName, dict[Fault, int]] = {}
+    words: str = ""
 
 
 class Levels(msgspec.Struct, frozen=True):

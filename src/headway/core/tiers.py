@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 TierName: TypeAlias = Literal["host", "disk"]
-#: What can be wrong with a block in a tier: it could not be written, or read, or is not what its header says.
-Fault: TypeAlias = Literal["write", "read", "checksum"]
-FAULTS: tuple[Fault, ...] = ("write", "read", "checksum")
+#: What can be wrong with a block in a tier: it could not be written, or read, or is not what its header says; or,
+#: when the tier was opened, its header was damaged, or another model's.
+Fault: TypeAlias = Literal["write", "read", "checksum", "header", "foreign"]
 
 
 class TierLevel(msgspec.Struct, frozen=True):

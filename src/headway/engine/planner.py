@@ -262,6 +262,7 @@ class Planner:
         """Give the request its space, and have its blocks brought back before it gets its seats."""
         started = self._pattern.reload(request, quote, self._at, self._step)
         self._queues.reload(request, started.wait)
+        self.waits[request.id] = started.wait
         self._holders = self._outlooks = None
         self._emit(started)
 

@@ -31,7 +31,7 @@ Pairs: TypeAlias = tuple[tuple[int, int], ...]
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A read or a write that is over: the block of `key` between host slot and disk slot, in `ns`. With a `fault` the
-    slot that was written holds nothing."""
+    slot that was written holds nothing, and `words` say what was wrong."""
 
     what: Literal["write", "read"]
     key: bytes
@@ -39,10 +39,12 @@ class Moved:
     disk: int
     ns: int = 1
     fault: Fault | None = None
+    words: str = ""
 
 
 class DiskPort(Protocol):
-    """Moves blocks between host and disk slots, in the background and in the order in which it is told."""
+    """Moves blocks between host and disk slots, in the background and in the order in which it is told; reads may
+    overtake."""
 
     def write(self, key: bytes, host: int, disk: int) -> None: ...
 
@@ -92,11 +94,19 @@ class Reload:
 
 @dataclass(slots=True)
 class Happened:
-    """What tiers did since it was last asked: blocks that came to each tier, faults, and the disk's reads."""
+    """What tiers did since it was last asked: blocks that came to each tier, faults and the last one's words, and the
+    disk's reads."""
 
     offloaded: Counter[TierName] = field(default_factory=Counter)
     faults: Counter[tuple[TierName, Fault]] = field(default_factory=Counter)
     reads: list[int] = field(default_factory=list)  # nanoseconds of each
+    words: str = ""
+
+    def wrong(self, fault: Fault, words: str, count: int = 1) -> None:
+        """Something is wrong with blocks on disk."""
+        if count:
+            self.faults["disk", fault] += count
+            self.words = words
 
 
 class Tiers:
@@ -367,7 +377,7 @@ class Tiers:
             self.happened.offloaded["disk"] += 1
             self._failed = 0
         else:
-            self.happened.faults["disk", moved.fault] += 1
+            self.happened.wrong(moved.fault, moved.words)
             self._failed += 1
 
     def _read(self, moved: Moved) -> None:
@@ -380,7 +390,7 @@ class Tiers:
         self.host.forget(moved.key)
         self._forget_on_disk(moved.key)
         if moved.fault is not None:
-            self.happened.faults["disk", moved.fault] += 1
+            self.happened.wrong(moved.fault, moved.words)
 
     def _forget_on_disk(self, key: bytes) -> None:
         assert self.disk is not None and self._port is not None

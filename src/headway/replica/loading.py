@@ -21,17 +21,19 @@ from headway.replica.durations import KeptDurations
 from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import Loading, ReadyModel, ToFront
 from headway.replica.options import ModelOptions, ReplicaOptions
+from headway.replica.tiers import OpenTiers, open_tiers
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, and where its
-    durations are kept between runs, if they are."""
+    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, where its
+    durations are kept between runs, if they are, and its state tiers, if it has any."""
 
     served: ServedModel
     options: ModelOptions
     grammars: Grammars | None = None
     durations: KeptDurations | None = None
+    tiers: OpenTiers | None = None
 
     def ready(self) -> ReadyModel:
         """What the front is told of it."""
@@ -46,14 +48,21 @@ class LoadedModel:
             seats=served.options.seats,
             step_tokens=served.options.step_tokens,
             pool_bytes=0 if is_text else space.total,
+            tiers=self.tiers.books.levels() if self.tiers is not None else (),
         )
 
 
 def hosted_text(
-    executor: Executor, blocks: int, options: ModelOptions, watcher: Watcher, grammars: Grammars | None = None
+    executor: Executor,
+    blocks: int,
+    options: ModelOptions,
+    watcher: Watcher,
+    grammars: Grammars | None = None,
+    tiers: OpenTiers | None = None,
 ) -> LoadedModel:
     """A text model over an executor that has `blocks` state blocks."""
-    memory = StateMemory(BlockPool(blocks, options.block_tokens), prefix_cache=options.prefix_cache)
+    pool = BlockPool(blocks, options.block_tokens, tiers.books if tiers is not None else None)
+    memory = StateMemory(pool, prefix_cache=options.prefix_cache)
     served = text_model(
         executor,
         memory,
@@ -63,7 +72,7 @@ def hosted_text(
         name=options.name,
         weight=options.weight,
     )
-    return LoadedModel(served, options, grammars or Grammars(None))
+    return LoadedModel(served, options, grammars or Grammars(None), tiers=tiers)
 
 
 def hosted_encoder(executor: Executor, options: ModelOptions) -> LoadedModel:
@@ -118,7 +127,8 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
     )
     vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
     grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
-    return hosted_text(executor, executor.blocks, model, AnswerTexts(Tokenizer(files)), grammars)
+    tiers = open_tiers(executor, model)
+    return hosted_text(executor, executor.blocks, model, AnswerTexts(Tokenizer(files)), grammars, tiers)
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:

@@ -10,6 +10,7 @@ from headway.compute.executor import ModelFacts
 from headway.core.errors import ProtocolError
 from headway.core.events import AnyEvent, Loaded
 from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRequest
+from headway.core.tiers import TierLevel
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
@@ -40,7 +41,7 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 class ReadyModel(msgspec.Struct, frozen=True):
     """A model that is loaded, and served as `name`. A model without a KV cache has no blocks; one that keeps latents
-    has `pool_bytes` for them."""
+    has `pool_bytes` for them. `tiers` are what its state tiers hold already."""
 
     name: str
     facts: ModelFacts
@@ -50,6 +51,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
     seats: int
     step_tokens: int
     pool_bytes: int = 0
+    tiers: tuple[TierLevel, ...] = ()
 
     @property
     def reserved_bytes(self) -> int:
@@ -70,6 +72,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             weights=self.facts.weights_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
+            tiers=self.tiers,
         )
 
 

@@ -126,7 +126,8 @@ class Tiering:
         faults: dict[TierName, dict[Fault, int]] = {}
         for (tier, fault), count in happened.faults.items():
             faults.setdefault(tier, {})[fault] = count
-        return [Offloaded(at=at, model=model, blocks=dict(happened.offloaded), tiers=tiers.levels(), faults=faults)]
+        blocks, levels = dict(happened.offloaded), tiers.levels()
+        return [Offloaded(at=at, model=model, blocks=blocks, tiers=levels, faults=faults, words=happened.words)]
 
     def check(self) -> None:
         """Raise InvariantError unless what is on its way adds up. Changes nothing."""
