@@ -150,7 +150,8 @@ def _pool(model: ModelShown, bars: int) -> Text:
     shown = {name: _amount(amounts[name], model.unit) for name in amounts}
     parts = [(amounts[name], *part) for name, part in _POOL_PARTS.items()]
     words = "  ".join(f"{shown[name]} {name}" for name in _POOL_PARTS)
-    return bar(parts, bars) + f"  {words} of {shown['total']}"
+    tiers = "".join(f"  {tier.name} {tier.blocks:,}/{tier.total:,}" for tier in model.tiers)
+    return bar(parts, bars) + f"  {words} of {shown['total']}{tiers}"
 
 
 def _through(model: ModelShown) -> Text:
@@ -272,6 +273,8 @@ def _counters(counts: dict[str, int]) -> Text:
         f"drafts {counts['drafts_accepted']:,}/{drafts:,}",
         f"{counts['slow_readers']:,} slow readers",
     ]
+    if counts["offloaded_blocks"]:
+        words.append(f"{counts['offloaded_blocks']:,} offloaded, {counts['reloaded_blocks']:,} reloaded")
     return _label("so far") + " · ".join(words)
 
 

@@ -37,7 +37,8 @@ def tell(view: RequestView) -> list[str]:
     told = [_stage(view)]
     if (wait := _standing(view)) is not None:
         told.append(waiting(wait))
-    told += [*_parts(view), _image(view), _reuse(view), _recompute(view), _drafts(view), _deadline(view), _time(view)]
+    told += [*_parts(view), _image(view), _reuse(view), _reload(view), _recompute(view), _drafts(view)]
+    told += [_deadline(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -305,6 +306,32 @@ def _reuse(view: RequestView) -> str:
     if miss is None or not view.sequences:
         return ""
     return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss)}."
+
+
+def _reload(view: RequestView) -> str:
+    """What of its prefix lay in tiers, whether it was brought back, and by which numbers."""
+    choice = view.reload
+    if choice is None:
+        return ""
+    places = [(choice.host, "host memory"), (choice.disk, "disk")]
+    blocks = choice.host + choice.disk
+    found = f"{count(blocks, 'block')} of its prefix lay in {' and '.join(name for n, name in places if n)}"
+    speed = "how fast they come was not measured yet"
+    if choice.bandwidth is not None and choice.break_even is not None:
+        comes, pays = _rate(choice.bandwidth), _rate(choice.break_even)
+        speed = f"they come at {comes}, and computing them is faster below {pays} only"
+        if not choice.reload:
+            speed = f"they would come at {comes}, and above {pays} only it pays"
+    if not choice.reload:
+        return f"{found}, and {'was' if blocks == 1 else 'were'} computed again: {speed}."
+    return f"{found}; {sum(choice.loaded.values())} reloaded: {speed}."
+
+
+def _rate(bytes_per_s: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if bytes_per_s >= unit:
+            return f"{bytes_per_s / unit:.1f} {name}/s"
+    return f"{bytes_per_s:.0f} B/s"
 
 
 def _missed(miss: Miss) -> str:
