@@ -28,7 +28,7 @@ class FakeDisk:
         self.slots.pop(disk, None)
         if fault is None:
             self.slots[disk] = key, list(self._executor.host[host])
-        self._put(Moved("write", key, host, disk, 1000, fault and "write"))
+        self._put(Moved("write", key, host, disk, 1000, fault and "write", "the disk is wrong"))
 
     def read(self, key: bytes, host: int, disk: int) -> None:
         fault = self.wrong.pop(0) if self.wrong else None
@@ -36,7 +36,7 @@ class FakeDisk:
         assert lies == key, "a slot holds another block than the books say"
         if fault is None:
             self._executor.host[host] = list(content)
-        self._put(Moved("read", key, host, disk, 1000, fault))
+        self._put(Moved("read", key, host, disk, 1000, fault, "the disk is wrong"))
 
     def erase(self, disk: int) -> None:
         self.slots.pop(disk, None)

@@ -66,6 +66,7 @@ def screen(view: BoardView, width: int, height: int, where: str, note: str) -> l
     models = [line for model in view.models for line in _apart(model, view.models, width)[:spoken]]
     if len(view.models) < 2:
         models = [_space(view, width), _label("seats") + _seats(view.seats, view.stages, _bar_width(width))]
+    models += _tiers(view.models)
     room = Room.of(height, len(models))
     gap = [Text()] if room.spaced else []
     patterns = {model.pattern for model in view.models} or {"text"}
@@ -150,8 +151,17 @@ def _pool(model: ModelShown, bars: int) -> Text:
     shown = {name: _amount(amounts[name], model.unit) for name in amounts}
     parts = [(amounts[name], *part) for name, part in _POOL_PARTS.items()]
     words = "  ".join(f"{shown[name]} {name}" for name in _POOL_PARTS)
-    tiers = "".join(f"  {tier.name} {tier.blocks:,}/{tier.total:,}" for tier in model.tiers)
-    return bar(parts, bars) + f"  {words} of {shown['total']}{tiers}"
+    return bar(parts, bars) + f"  {words} of {shown['total']}"
+
+
+def _tiers(models: Sequence[ModelShown]) -> list[Text]:
+    """A line of what lies outside the pools, where there are tiers."""
+    told = [
+        f"{f'{model.model} ' if len(models) > 1 else ''}{tier.name} {tier.blocks:,} of {tier.total:,} blocks"
+        for model in models
+        for tier in model.tiers
+    ]
+    return [_label("tiers") + " · ".join(told)] if told else []
 
 
 def _through(model: ModelShown) -> Text:

@@ -313,9 +313,9 @@ def _reload(view: RequestView) -> str:
     choice = view.reload
     if choice is None:
         return ""
-    places = [(choice.host, "host memory"), (choice.disk, "disk")]
+    places = [(choice.host, "in host memory"), (choice.disk, "on disk")]
     blocks = choice.host + choice.disk
-    found = f"{count(blocks, 'block')} of its prefix lay in {' and '.join(name for n, name in places if n)}"
+    found = f"{count(blocks, 'block')} of its prefix lay {' and '.join(name for n, name in places if n)}"
     speed = "how fast they come was not measured yet"
     if choice.bandwidth is not None and choice.break_even is not None:
         comes, pays = _rate(choice.bandwidth), _rate(choice.break_even)
