@@ -100,9 +100,9 @@ def test_the_pool_the_metrics_and_top_say_how_much_lies_where():
     assert sample(told, "reloaded_blocks_total", tier="host") == 7
     assert sample(told, "reloaded_blocks_total", tier="disk") == 0
     view = board.view(world.clock.now_ns(), steps=9, requests=9, ended=9)
-    drawn = "\n".join(map(str, screen(view, 100, 40, "here", "")))
+    drawn = "\n".join(map(str, screen(view, 120, 40, "here", "")))
     assert f"tiers  host {held[0]} of 40 blocks · disk {held[1]} of 30 blocks" in drawn
-    assert view.counters["reloaded_blocks"] == 7 and "7 reloaded" in drawn
+    assert view.counters["reloaded_blocks"] == 7 and "offloaded, 7 reloaded" in drawn
     assert "again gets 9 blocks; 7 of them are reloaded from tiers first." in lines
     assert "again has 7 blocks back from tiers." in lines
 
