@@ -41,9 +41,15 @@ LEVELS = {
     "level_neon.cpp": (),
     "level_avx2.cpp": ("-mavx2", "-mfma"),
     "level_avx512.cpp": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
+    "products_generic.cpp": (),
+    "products_neon.cpp": (),
+    "products_dotprod.cpp": ("-march=armv8.2-a+dotprod",),
+    "products_avx2.cpp": ("-mavx2", "-mfma"),
+    "products_avxvnni.cpp": ("-mavx2", "-mfma", "-mavxvnni"),
+    "products_avx512vnni.cpp": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma"),
 }
 X86 = ("x86_64", "amd64")
-COMMON = ("attention.cpp", "levels.cpp", "pool.cpp")
+COMMON = ("attention.cpp", "encoder.cpp", "levels.cpp", "pool.cpp", "products.cpp")
 
 
 class BuildFailed(Exception):
@@ -72,7 +78,7 @@ def build(target: Path, command: list[str] | None = None, machine: str | None = 
     if command is None:
         raise BuildFailed("no C++ compiler was found (c++, g++, clang++, or the package ziglang)")
     x86 = (machine or platform.machine()).lower() in X86
-    sources = [*COMMON, *(name for name, flags in LEVELS.items() if x86 or not flags)]
+    sources = [*COMMON, *(name for name, flags in LEVELS.items() if _compiles(flags, x86))]
     with tempfile.TemporaryDirectory(prefix="headway-build-") as folder:
         objects = [Path(folder) / f"{source}.o" for source in sources]
 
@@ -89,6 +95,11 @@ def build(target: Path, command: list[str] | None = None, machine: str | None = 
         new = target.with_name(f"{target.name}.{os.getpid()}")
         shutil.copyfile(linked, new)
         os.replace(new, target)  # a process may have the old one mapped
+
+
+def _compiles(flags: tuple[str, ...], x86: bool) -> bool:
+    """Whether a level's flags are for this kind of processor. (Those without flags compile to nothing elsewhere.)"""
+    return not flags or x86 != flags[0].startswith("-march=arm")
 
 
 def _link_flags(command: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 1
+#define HEADWAY_ABI 3
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
@@ -97,6 +97,101 @@ HEADWAY_API int32_t headway_attention_step(headway_attention *attention, const h
  * of the step, on threads, or on where its span began. */
 HEADWAY_API void headway_attention_layer(headway_attention *attention, int32_t layer, const void *qkv, int32_t format,
                                          float *out);
+
+/* -- products of int8 weights and inputs ---------------------------------------------------------------------------- */
+
+/* y = x W^T + b, where each row of W, and each row of x as it comes, is rounded to whole multiples of a scale of its own,
+ * from -127 to 127 (Dettmers et al. 2022, "vector-wise"). Sums of whole numbers are exact, so a row of y depends on its
+ * own row of x alone, and has the same bits whatever adds the products up. */
+
+/* What adds up products of 8-bit numbers. */
+enum {
+    HEADWAY_DOTS_GENERIC = 1,
+    HEADWAY_DOTS_NEON = 2,
+    HEADWAY_DOTS_AVX2 = 4,
+    HEADWAY_DOTS_DOTPROD = 8,
+    HEADWAY_DOTS_AVXVNNI = 16,
+    HEADWAY_DOTS_AVX512VNNI = 32
+};
+
+/* What becomes of y: it is written, or x * (1 + erf(x / sqrt(2))) / 2 of it, or it is added to what is there. */
+enum { HEADWAY_PLAIN = 0, HEADWAY_GELU = 1, HEADWAY_ADDED = 2 };
+
+/* Those that this library holds and this machine can run. */
+HEADWAY_API int32_t headway_dots(void);
+
+typedef struct headway_weights headway_weights;
+
+/* Rounds and packs `weight` [outputs, inputs], fp32 or bf16, with `bias` [outputs] or NULL; both are copied. With
+ * `gated`, the first half of the outputs are gates: silu(gate) * up leaves, [rows, outputs / 2]. NULL if there is no
+ * memory, or there are more than 131,072 inputs. */
+HEADWAY_API headway_weights *headway_weights_pack(const void *weight, int32_t format, const float *bias,
+                                                  int64_t outputs, int64_t inputs, int32_t gated);
+HEADWAY_API void headway_weights_free(headway_weights *weights);
+HEADWAY_API int64_t headway_weights_bytes(const headway_weights *weights);
+
+/* Multiplies, any number of weights; they may be shared by several of these. */
+typedef struct headway_products headway_products;
+
+/* NULL if there is no memory, or `dots` is none that can run here. `pool` is borrowed until the close. */
+HEADWAY_API headway_products *headway_products_open(int32_t dots, headway_pool *pool);
+HEADWAY_API void headway_products_close(headway_products *products);
+
+/* x     [rows, inputs] in `format`; `norm` [inputs] or NULL: each row is first normalised (RMS) with these weights
+ * out   [rows, outputs], or half of these if the weights are gated, fp32
+ *
+ * A row that holds a number that is not finite becomes NaN. Returns 0; -1 if there is no memory. */
+HEADWAY_API int32_t headway_products_multiply(headway_products *products, const headway_weights *weights, const void *x,
+                                              int32_t format, const float *norm, float norm_eps, int64_t rows,
+                                              int32_t ending, float *out);
+
+/* -- encoders ------------------------------------------------------------------------------------------------------- */
+
+/* BERT (Devlin et al. 2019) and what shares its layers: norms after each block, GELU, no rotation, each position sees all
+ * of its input. Products are of int8 weights and inputs. Everything that these structs point to is borrowed until the
+ * close.
+ *
+ * qkv                outputs: queries, keys, values, heads within them
+ * ..._norm, ..._bias [hidden]: layer norms; a bias may be NULL
+ * ..._scale          [hidden]: what leaves the norm before is multiplied by where it goes around a block (its weights
+ *                    were divided by that); NULL: nothing */
+typedef struct {
+    const headway_weights *qkv, *o, *up, *down;
+    const float *attention_norm, *attention_norm_bias, *attention_scale;
+    const float *mlp_norm, *mlp_norm_bias, *mlp_scale;
+} headway_encoder_layer;
+
+/* embedding   [vocab, hidden]
+ * places      [positions, hidden]: what is added by position; NULL: nothing
+ * second      [hidden]: what is added besides in the second text of a pair; NULL: nothing
+ * scale       what scores are multiplied by */
+typedef struct {
+    const headway_encoder_layer *layer;
+    int32_t layers, hidden, heads;
+    float eps, scale;
+    int64_t vocab, positions;
+    const float *embedding, *places, *second;
+    const float *embedding_norm, *embedding_norm_bias, *embedding_scale;
+} headway_encoder_shape;
+
+HEADWAY_API int32_t headway_encoder_bytes(void);
+
+typedef struct headway_encoder headway_encoder;
+
+/* NULL if there is no memory, or level or dots cannot run here. hidden / heads is a multiple of 16. */
+HEADWAY_API headway_encoder *headway_encoder_open(const headway_encoder_shape *shape, int32_t level, int32_t dots,
+                                                  headway_pool *pool);
+HEADWAY_API void headway_encoder_close(headway_encoder *encoder);
+
+/* tokens    of all inputs, one after another
+ * seconds   [inputs]: where the second text of each begins, 0 for none; or NULL
+ * out       [sum of lengths, hidden], fp32: the last hidden states; with `firsts`, [inputs, hidden]: those of the
+ *           inputs' first positions
+ *
+ * A row's bits depend on its own input alone. Returns 0; -1 if there is no memory; -2 if a length or a token is none that
+ * the shape has. */
+HEADWAY_API int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
+                                        const int32_t *seconds, int32_t inputs, int32_t firsts, float *out);
 
 #ifdef __cplusplus
 }

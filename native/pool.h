@@ -49,12 +49,34 @@ class Pool {
     std::condition_variable wakes_;
 };
 
+/* Work that a region's threads do together before any of them goes on: each claims pieces, and waits at last for those who
+ * still have some. Whoever has claimed a piece is running; a thread that comes late finds nothing left, and goes on. */
+struct alignas(64) Stage {
+    std::atomic<int> next{0};
+    alignas(64) std::atomic<int> done{0};
+
+    void reset() { next.store(0), done.store(0); }
+    template <typename Piece> void share(int count, Piece piece);
+};
+
 inline void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+template <typename Piece> void Stage::share(int count, Piece piece) {
+    if (done.load() >= count) return;
+    for (int i; (i = next.fetch_add(1)) < count;) {
+        piece(i);
+        done.fetch_add(1);
+    }
+    for (int spins = 0; done.load() < count; spins++) {
+        relax();
+        if (spins > 2000) std::this_thread::yield();
+    }
 }
 
 } // namespace headway

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -34,18 +36,19 @@ class Lives(RuleBasedStateMachine):
         extra=st.integers(0, 20), bypass=st.integers(0, 4), cache=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority", "deadline", "fair"]), guesses=st.integers(0, 3),
         admit=st.sampled_from(["optimistic", "headroom", "reserve", "predict"]),
-        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]),
+        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]), recovery=st.sampled_from(["warn", "auto"]),
         tiers=st.sampled_from([(0, 0), (3, 0), (30, 0), (1, 9), (3, 30), (30, 30)]), delay=st.integers(0, 3),
         most_copies=st.sampled_from([1, 64]), staging=st.booleans(),
     )  # fmt: skip
     def begin(
-        self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers, tiers, delay,
-        most_copies, staging,
+        self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers, recovery, tiers,
+        delay, most_copies, staging,
     ):  # fmt: skip
         self.world = World(
             blocks=blocks, block_tokens=block_tokens, seats=seats, step_tokens=seats + extra, max_bypass=bypass,
             prefix_cache=cache, policy=policy, vocab=5, max_context=200, admit=admit, host_slots=tiers[0],
             disk_slots=tiers[1], disk_delay=delay, most_copies=most_copies, staging=staging and tiers[1] > 0,
+            recovery=recovery,
             drafter=lambda tokens: [(tokens[-1] + i) % 5 for i in range(guesses)],
         )  # fmt: skip
         for tokens in answers:
@@ -91,7 +94,7 @@ class Lives(RuleBasedStateMachine):
     def run_fails(self):
         self.plan = None
         engine = self.world.engine
-        flying = {request.id for request in engine._flight.requests() if not request.ended}
+        flying = {request.id for request in engine._flight.requests if not request.ended}
         others = {id: request.stage for id, request in engine.requests.items() if id not in flying}
         engine.abort("the machine broke")
         self.broken |= flying
@@ -120,6 +123,13 @@ class Lives(RuleBasedStateMachine):
         self.broken |= fails
         assert all(self.world.story.record(id).stage is Stage.FAILED for id in fails)
         assert not any(self.world.story.record(id).stage is Stage.FAILED for id in others)
+
+    @rule()
+    def admission_is_cut_or_lifted(self):
+        """At any moment, as if a window had ended."""
+        watch = self.world.model.recovery
+        if self.world.model.options.recovery == "auto":
+            watch.state = replace(watch.state, cut=not watch.cut)
 
     @rule(pick=st.integers(0, 1000))
     def cancel(self, pick):

@@ -26,7 +26,7 @@ from fake_server import FakeServer, fake_serving
 from headway.api.answers.png import png
 from headway.api.openapi import document
 from headway.artifacts.files import ModelFiles
-from headway.compute.fake_patterns import expected_picture
+from headway.compute.fake_patterns import expected_latent, expected_picture
 from headway.core.plan import Encode
 from headway.front.limits import ServeLimits
 from headway.patterns.image.pattern import preview_places
@@ -398,6 +398,43 @@ def test_why_says_which_update_runs_what_is_left_and_when_the_answer_is_due(
     assert [each["name"] for each in view["intervals"] if each["name"] != "queued"] == [
         "received", "encode", "update", "decode_pixels", "delivery"
     ]  # fmt: skip
+
+
+def test_a_running_image_can_be_looked_at_between_steps_and_only_then(
+    server: FakeServer, hosted: HostedDiffusion
+) -> None:
+    def preview(id: str) -> httpx.Response:
+        return server.http.get(f"/v1/requests/{id}/preview")
+
+    hosted.executor.gate.clear()
+    asking = threading.Thread(target=lambda: ask(server, id="seen", seed=4, steps=9))
+    asking.start()
+    for _ in range(3):
+        hosted.executor.let_one_run()
+    until(lambda: hosted.executor.waits)
+    found: list[httpx.Response] = []
+    looking = threading.Thread(target=lambda: found.append(preview("seen")))
+    looking.start()
+    looking.join(0.3)
+    assert looking.is_alive(), "a step stands before the gate"
+    hosted.executor.let_one_run()
+    looking.join(10)
+    (looked,) = found
+    assert looked.status_code == 200 and looked.headers["content-type"] == "image/png"
+    assert looked.headers["cache-control"] == "no-store"
+    done, of = map(int, looked.headers["headway-update"].split("/"))
+    assert of == 9 and done in (2, 3), "taken after the step's run, before or after its commit"
+    size, shown = pixels(base64.b64encode(looked.content).decode())
+    asked = Encode(0, tokens(server, "a city"), 4, 9, EMPTY, GUIDANCE, width=16, height=16)
+    assert size == (1, 1) and shown in (expected_latent(asked, 2)[:3], expected_latent(asked, 3)[:3])
+    hosted.executor.gate.set()
+    asking.join(10)
+    for id, words in (("seen", "seen is finished: it has no latent"), ("nobody", "no request 'nobody'")):
+        answer = preview(id)
+        assert answer.status_code == 404 and words in answer.json()["error"]["message"]
+    good(server, id="both", n=2)
+    answer = preview("both")
+    assert answer.status_code == 400 and "2 images have that id; ask for one of them (both~0" in answer.text
 
 
 def test_a_deadline_that_passes_is_told_and_never_forgotten(server: FakeServer, hosted: HostedDiffusion) -> None:

@@ -21,6 +21,8 @@ CONTRACT = {
     "headway_waiting_requests": "gauge",
     "headway_seats": "gauge",
     "headway_recompute_share": "gauge",
+    "headway_recovery_loops": "counter",
+    "headway_admission_cut": "gauge",
     "headway_prefix_evictions": "counter",
     "headway_preemptions": "counter",
     "headway_offloaded_blocks": "counter",

@@ -61,7 +61,7 @@ def test_a_page_of_requests_goes_through_the_live_ones_a_fixed_number_of_times_a
     assert {wait.ahead for wait in waits} >= set(range(40))
     world.story.live = live = Counted(world.story.live)
     assert request_views(world.story, records[:shown], now) == one_by_one[:shown]
-    assert live.passes == 2, "once for the blocks' references, once for the queue"
+    assert live.passes == 3, "once for the blocks' references, once for the queue, once for deadlines"
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_blocks_that_the_sequences_of_one_request_share_would_all_be_freed():
 FIELDS = {"id", "pattern", "stage", "verdict", "sequences", "preemptions", "preempted_for", "prefix", "intervals",
           "elapsed_ms"}  # fmt: skip
 WAIT = {"kind", "on", "rule", "unit", "need", "have", "short", "free", "reusable", "holders", "others", "ahead",
-        "since_step", "since_ms", "kept", "by"}  # fmt: skip
+        "since_step", "since_ms", "kept", "by", "price"}  # fmt: skip
 POSITIONS = {"known", "computed", "reused", "regained", "prefilled", "decoded", "recomputed", "lost"}
 
 
@@ -417,7 +417,7 @@ def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
 
 def test_every_message_survives_the_socket():
     new = TextRequest(id="a", prompt=(1, 2), n=2, max_tokens=None, sampling=SAMPLED, stop_ids=(5,), cache_salt="s")
-    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Stop()):
+    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Look("a"), messages.Stop()):
         assert messages.decode_to_replica(messages.encode(message)) == message
     for message in (
         messages.Loading("weights", 1, 2), READY, messages.LoadFailed("ModelNotFound", "no such file"),

@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from headway.core.errors import ProtocolError
-from headway.replica.messages import Cancel, LoadFailed, Ready, Stop, Submit, ToFront, decode_to_front, encode
+from headway.replica.messages import Cancel, LoadFailed, Look, Ready, Stop, Submit, ToFront, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
 
 _RESTART_PAUSE_S = 1.0
@@ -70,7 +70,7 @@ class Link:
         """Start the process and whatever watches it. Call it inside a running event loop."""
         self._keeper = asyncio.create_task(self._keep())
 
-    def say(self, message: Submit | Cancel) -> None:
+    def say(self, message: Submit | Cancel | Look) -> None:
         """Send without waiting; what is said while no replica lives is lost (its requests failed already)."""
         if self._socket is not None:
             self._send(self._socket, message)
@@ -89,7 +89,7 @@ class Link:
         if self._keeper is not None:
             await self._keeper
 
-    def _send(self, socket: zmq.Socket[bytes], message: Submit | Cancel | Stop) -> None:
+    def _send(self, socket: zmq.Socket[bytes], message: Submit | Cancel | Look | Stop) -> None:
         """Done at once: the socket holds any number of messages. Its descriptor tells of a change once, and sending
         may have taken note of one."""
         socket.send(encode(message))

@@ -28,6 +28,7 @@ from headway.core.errors import (
     HeadwayError,
     InvalidRequest,
     ProtocolError,
+    StalledError,
     UnknownRequest,
     error_words,
 )
@@ -40,6 +41,8 @@ from headway.replica.messages import (
     Cancel,
     LoadFailed,
     Loading,
+    Look,
+    Looked,
     Ready,
     Rejected,
     Stop,
@@ -54,6 +57,8 @@ from headway.replica.options import ReplicaOptions
 _IDLE_POLL_MS = 500
 #: When nothing else is to be done than to wait for a grammar, or for a disk.
 _AWAITING_POLL_MS = 2
+#: When requests wait and nothing moves: what held is judged again after so long.
+_STALLED_POLL_MS = 100
 #: How long the end may take.
 _LAST_COPIES_S = 5.0
 
@@ -68,6 +73,7 @@ class Replica:
         self.models = {model.served.name: model for model in models}
         self._events: list[AnyEvent] = []
         self._stopped = False
+        self._step_after_ms = 0
         # the plan's story is told before it runs, and messages are taken before its result is entered
         ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
         served = [model.served for model in models]
@@ -75,16 +81,13 @@ class Replica:
 
     def loop(self, front_alive: Callable[[], bool]) -> None:
         """Serve until `Stop`, or until `front_alive` says that nobody is listening."""
-        moved = False
         while not self._stopped:
             if self.engine.idle:
                 self._keep()
             idle_ms = _AWAITING_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
-            self._receive(0 if moved else idle_ms)
-            steps = self.engine.steps
+            self._receive(idle_ms if self.engine.idle else self._step_after_ms)
             if not self.engine.idle:
-                self._tell(tuple(self.engine.step()))
-            moved = self.engine.steps != steps or (not self.engine.idle and not self.engine.awaiting)
+                self._step()
             if not front_alive():
                 break
         self._keep()
@@ -101,6 +104,16 @@ class Replica:
         for model in self.models.values():
             if model.tiers is not None:
                 model.tiers.close(max(0.0, until - time.monotonic()))
+
+    def _step(self) -> None:
+        """One step. Where nothing moves, the next try is a little later; the story has told why."""
+        before = self.engine.steps
+        try:
+            self._tell(tuple(self.engine.step()))
+        except StalledError:
+            self._tell()
+        waits_ms = _AWAITING_POLL_MS if self.engine.awaiting else _STALLED_POLL_MS
+        self._step_after_ms = 0 if self.engine.steps > before else waits_ms
 
     def _keep(self) -> None:
         """Write down what was measured since the last time that nothing was to be done."""
@@ -119,7 +132,7 @@ class Replica:
         self._supply()
         self._tell()
 
-    def _obey(self, message: Submit | Cancel | Stop) -> None:
+    def _obey(self, message: Submit | Cancel | Look | Stop) -> None:
         match message:
             case Submit(request=new, others=others):
                 for each in (new, *others):
@@ -131,8 +144,18 @@ class Replica:
                     self.engine.cancel(request_id, by)
                 except UnknownRequest:
                     return  # it ended while the message was on its way
+            case Look(id=request_id):
+                self._say(self._look(request_id))
             case Stop():
                 self._stopped = True
+
+    def _look(self, request_id: str) -> Looked:
+        request = self.engine.requests.get(request_id)
+        model = None if request is None else self.models[request.model]
+        if request is None or model is None or model.sketch is None:
+            return Looked(request_id)
+        grant = request.progress.grant
+        return Looked(request_id, request.progress.done, None if grant is None else model.sketch(grant.slot))
 
     def _add(self, new: NewRequest) -> None:
         try:

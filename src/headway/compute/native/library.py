@@ -16,11 +16,19 @@ from headway.core.config import NATIVE
 from headway.core.errors import ConfigError
 
 #: As in native/headway.h.
-ABI = 1
+ABI = 3
 LEVELS = {"avx512": 8, "avx2": 4, "neon": 2, "generic": 1}
+#: What adds up products of 8-bit numbers, the quickest first; and at which levels it may run.
+DOTS = {"avx512vnni": 32, "avxvnni": 16, "dotprod": 8, "avx2": 4, "neon": 2, "generic": 1}
+DOTS_OF = {
+    "avx512": ("avx512vnni", "avxvnni", "avx2"),
+    "avx2": ("avxvnni", "avx2"),
+    "neon": ("dotprod", "neon"),
+    "generic": ("generic",),
+}
 _FOLDER = Path(__file__).parent
 _NAMES = {"win32": "headway.dll", "darwin": "libheadway.dylib"}
-_int, _long, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+_int, _long, _pointer, _float = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
 _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "headway_levels": (_int, []),
     "headway_shape_bytes": (_int, []),
@@ -31,6 +39,20 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "headway_attention_close": (None, [_pointer]),
     "headway_attention_step": (_int, [_pointer, _pointer, _int, _pointer, _long]),
     "headway_attention_layer": (None, [_pointer, _int, _pointer, _int, _pointer]),
+    "headway_dots": (_int, []),
+    "headway_encoder_bytes": (_int, []),
+    "headway_encoder_open": (_pointer, [_pointer, _int, _int, _pointer]),
+    "headway_encoder_close": (None, [_pointer]),
+    "headway_encoder_run": (_int, [_pointer, _pointer, _pointer, _pointer, _int, _int, _pointer]),
+    "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int]),
+    "headway_weights_free": (None, [_pointer]),
+    "headway_weights_bytes": (_long, [_pointer]),
+    "headway_products_open": (_pointer, [_int, _pointer]),
+    "headway_products_close": (None, [_pointer]),
+    "headway_products_multiply": (
+        _int,
+        [_pointer, _pointer, _pointer, _int, _pointer, _float, _long, _int, _pointer],
+    ),
 }
 
 
@@ -60,12 +82,28 @@ class Library:
         self.pool_open, self.pool_close = handle.headway_pool_open, handle.headway_pool_close
         self.attention_open, self.attention_close = handle.headway_attention_open, handle.headway_attention_close
         self.attention_step, self.attention_layer = handle.headway_attention_step, handle.headway_attention_layer
+        self.weights_pack, self.weights_free = handle.headway_weights_pack, handle.headway_weights_free
+        self.weights_bytes = handle.headway_weights_bytes
+        self.products_open, self.products_close = handle.headway_products_open, handle.headway_products_close
+        self.products_multiply = handle.headway_products_multiply
+        self.encoder_open, self.encoder_close = handle.headway_encoder_open, handle.headway_encoder_close
+        self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, handle.headway_encoder_bytes()
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
         """The levels that this machine can run, the quickest first."""
         bits = self._handle.headway_levels()
         return tuple(name for name, bit in LEVELS.items() if bits & bit)
+
+    @cached_property
+    def dots(self) -> tuple[str, ...]:
+        """What this machine can add up products of 8-bit numbers with, the quickest first."""
+        bits = self._handle.headway_dots()
+        return tuple(name for name, bit in DOTS.items() if bits & bit)
+
+    def dots_of(self, level: str) -> str:
+        """The quickest of them for `level`."""
+        return next(name for name in self.dots if name in DOTS_OF[level])
 
 
 def find(folder: Path = _FOLDER) -> Library | Absent:

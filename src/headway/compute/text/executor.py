@@ -15,6 +15,7 @@ from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
+from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
 from headway.compute.kernels.paged import Attention, paged_attention
 from headway.compute.kernels.rotary import Rotary
@@ -124,7 +125,8 @@ class TextExecutor:
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             check_free(spec, blocks, block_tokens, state)
             loaded = load_tensors(spec, files, weights, cache, progress)
-            products = Products(probe_kernel(weights), matrices(spec, loaded.tensors))
+            probes = KeptProbes.open(cache / files.revision)
+            products = Products(probe_kernel(weights), matrices(spec, loaded.tensors), probes)
             decoder = Decoder(spec, loaded.tensors, products)
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))

@@ -1,4 +1,5 @@
 // The line at the top: which model, how full the pool, how many seats, how fast; and where in time the page stands.
+import { drawAlarm } from "page/alarm.js";
 import { setText } from "page/ribbon.js";
 import { amount, duration } from "page/numbers.js";
 
@@ -57,13 +58,16 @@ export class Header {
     setText($("rate"), this._rate(now).toFixed(1));
     this._tiers(models);
     this._time(story, now);
+    drawAlarm($("alarm"), story);
     if (story.unknown.size) this._said ||= `this page does not know events named ${[...story.unknown].join(", ")}`;
     this._tell();
   }
 
-  // The model that texts are sent to.
-  get text() {
-    return this.models.find(({ headway }) => (headway?.pattern ?? "text") === "text")?.id ?? this.models[0]?.id;
+  // The model that prompts are sent to: one that continues them, else one that draws them.
+  get asked() {
+    const of = (pattern) => this.models.find(({ headway }) => (headway?.pattern ?? "text") === pattern);
+    const model = of("text") ?? of("image") ?? this.models[0];
+    return { model: model?.id, draws: model?.headway?.pattern === "image" };
   }
 
   _seats({ name, facts, levels: { seats_used: used } }, several) {

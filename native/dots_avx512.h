@@ -1,0 +1,38 @@
+/* Dot products of bytes: AVX-512 VNNI. One operand is unsigned, so inputs are 128 more than they mean. */
+#include "simd_avx512.h"
+
+#define HEADWAY_DOTS avx512vnni
+
+namespace headway { namespace avx512 { namespace {
+
+enum { DOT_ROWS = 6, DOT_COLUMNS = 4, UNSIGNED = 1 };
+typedef __m512i Ints;
+typedef __m512i Bytes;
+typedef __m512i Spread;
+
+inline Ints no_ints() { return _mm512_setzero_si512(); }
+inline Ints load(const int32_t *p) { return _mm512_loadu_si512(p); }
+inline Bytes load(const int8_t *p) { return _mm512_loadu_si512(p); }
+inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+/* Four inputs, for every lane. */
+inline Spread spread(const int8_t *p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+/* Not the intrinsic: GCC 12 then keeps copies of the sums on the stack, at half the speed. */
+inline Ints dot(Ints sum, Bytes weight, Spread input) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(input), "v"(weight));
+    return sum;
+}
+/* Whole numbers from -127 to 127, as inputs are held. */
+inline void store_inputs(int8_t *p, Floats x) {
+    __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm_xor_si128(bytes, _mm_set1_epi8(-128)));
+}
+/* x where a < b, else y. */
+inline Floats select_below(Floats a, Floats b, Floats x, Floats y) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+
+} } }  // namespace

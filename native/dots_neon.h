@@ -1,0 +1,44 @@
+/* Dot products of bytes: AArch64's SDOT where this is compiled for it, else Advanced SIMD alone. */
+#include "simd_neon.h"
+
+#if defined(__ARM_FEATURE_DOTPROD)
+#define HEADWAY_DOTS dotprod
+#else
+#define HEADWAY_DOTS neon
+#endif
+
+namespace headway { namespace neon { namespace {
+
+enum { DOT_ROWS = 4, DOT_COLUMNS = 4, UNSIGNED = 0 };
+typedef int32x4_t Ints;
+typedef int8x16_t Bytes;
+typedef int8x16_t Spread;
+
+inline Ints no_ints() { return vdupq_n_s32(0); }
+inline Ints load(const int32_t *p) { return vld1q_s32(p); }
+inline Bytes load(const int8_t *p) { return vld1q_s8(p); }
+inline Floats to_floats(Ints x) { return vcvtq_f32_s32(x); }
+/* Four inputs, for every lane. */
+inline Spread spread(const int8_t *p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return vreinterpretq_s8_s32(vdupq_n_s32(four));
+}
+inline Ints dot(Ints sum, Bytes weight, Spread input) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vdotq_s32(sum, weight, input);
+#else
+    const int16x8_t low = vmull_s8(vget_low_s8(weight), vget_low_s8(input));
+    const int16x8_t high = vmull_s8(vget_high_s8(weight), vget_high_s8(input));
+    return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
+}
+/* Whole numbers from -127 to 127, as inputs are held. */
+inline void store_inputs(int8_t *p, Floats x) {
+    const int32x4_t whole = vcvtq_s32_f32(x);
+    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(whole[i]);
+}
+/* x where a < b, else y. */
+inline Floats select_below(Floats a, Floats b, Floats x, Floats y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
+
+} } }  // namespace

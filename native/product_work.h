@@ -1,0 +1,54 @@
+/* A product's work, cut into pieces for the threads of a region. */
+#ifndef HEADWAY_PRODUCT_WORK_H
+#define HEADWAY_PRODUCT_WORK_H
+
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "products.h"
+
+/* Packed weights and the memory that they lie in. */
+struct headway_weights : headway::Weights {
+    std::unique_ptr<char[]> memory;
+    int64_t bytes = 0;
+};
+
+namespace headway {
+
+/* Rows that are rounded at a time. */
+enum { ROUNDED_ROWS = 4 };
+
+/* Rows of inputs on their way into a product. */
+struct Inputs {
+    std::unique_ptr<char[]> memory;
+    int64_t size = 0, rows = 0, padded = 0;
+    int8_t *rounded = nullptr;
+    float *scales = nullptr;
+
+    /* Room for so many; what was there is lost. */
+    void make(int64_t row_count, int64_t padded_inputs);
+};
+
+/* How a product's columns and rows are shared out: `count` pieces. */
+struct Cut {
+    int halves, rows_each, row_pieces, count;
+
+    Cut(const Weights &weights, int64_t rows, int threads);
+};
+
+/* Computes one piece. */
+void multiply_piece(const ProductKernels &kernels, const Weights &weights, const Cut &cut, int piece,
+                    const Inputs &inputs, Ending ending, float *out);
+
+/* Rounds rows [first, first + ROUNDED_ROWS) as far as there are that many. scratch: [padded_inputs]. */
+void round_piece(const ProductKernels &kernels, const void *x, bool bf16, int64_t size, const float *norm, float eps,
+                 int piece, Inputs &inputs, float *scratch);
+
+inline int rounding_pieces(int64_t rows) { return static_cast<int>((rows + ROUNDED_ROWS - 1) / ROUNDED_ROWS); }
+inline char *aligned(char *p) { return reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(p) + 63) / 64 * 64); }
+/* Columns of what leaves. */
+inline int64_t columns_of(const Weights &weights) { return weights.gated ? weights.outputs / 2 : weights.outputs; }
+
+} // namespace headway
+#endif

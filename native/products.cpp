@@ -1,0 +1,231 @@
+/* Products of int8 weights and inputs: packing, and the work of a product shared out among threads. */
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "headway.h"
+#include "levels.h"
+#include "pool.h"
+#include "product_work.h"
+
+using namespace headway;
+
+namespace {
+
+/* Beyond it, a sum of products of two numbers of 8 bits may not fit into 32. */
+const int64_t MOST_INPUTS = 131072;
+/* A thread's part of a product is cut into so many pieces at least, so that threads end together. */
+const int PIECES_PER_THREAD = 4;
+/* Below so many bytes of weights, multiplied by rows, waking another thread costs more than it gives. */
+const int64_t LEAST_SHARED = 1 << 15;
+
+float wide(const void *values, int32_t format, int64_t i) {
+    if (format == HEADWAY_FP32) return static_cast<const float *>(values)[i];
+    const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t *>(values)[i]) << 16;
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Which row of the weight is a panel's column; none, if negative. */
+int64_t row_of(const Weights &weights, int64_t panel, int column) {
+    const int64_t half = weights.outputs / 2, gate = panel * HALF + column % HALF;
+    if (weights.gated) return gate < half ? gate + (column < HALF ? 0 : half) : -1;
+    const int64_t row = panel * PANEL + column;
+    return row < weights.outputs ? row : -1;
+}
+
+/* Rounds a row of the weight into its column of the panels. */
+void pack_row(const Weights &to, int64_t column, const void *weight, int32_t format, int64_t row) {
+    int8_t *packed = const_cast<int8_t *>(to.panel_weights) + column / PANEL * PANEL * to.padded_inputs;
+    packed += column % PANEL * STEP;
+    float top = 1e-30f;
+    for (int64_t k = 0; k < to.inputs; k++) top = std::max(top, std::fabs(wide(weight, format, row * to.inputs + k)));
+    const float factor = 127.0f / top;
+    int32_t sum = 0;
+    for (int64_t k = 0; k < to.inputs; k++) {
+        const float scaled = wide(weight, format, row * to.inputs + k) * factor;
+        const int whole = static_cast<int>(std::lrint(std::min(127.0f, std::max(-127.0f, scaled))));
+        packed[k / STEP * PANEL * STEP + k % STEP] = static_cast<int8_t>(whole);
+        sum += whole;
+    }
+    const_cast<float *>(to.scales)[column] = top / 127.0f;
+    const_cast<int32_t *>(to.offsets)[column] = -128 * sum;
+}
+
+} // namespace
+
+namespace headway {
+
+void Inputs::make(int64_t row_count, int64_t padded_inputs) {
+    const int64_t need = row_count * (padded_inputs + static_cast<int64_t>(sizeof(float))) + 128;
+    if (need > size) {
+        memory.reset();
+        size = 0;
+        memory.reset(new char[static_cast<size_t>(need)]);
+        size = need;
+    }
+    rows = row_count;
+    padded = padded_inputs;
+    rounded = reinterpret_cast<int8_t *>(aligned(memory.get()));
+    scales = reinterpret_cast<float *>(rounded + rows * padded);
+}
+
+Cut::Cut(const Weights &weights, int64_t rows, int threads) {
+    const int64_t wanted = static_cast<int64_t>(threads) * PIECES_PER_THREAD;
+    /* Halves of panels, where that makes the pieces more equal. */
+    halves = !weights.gated && weights.panels < 4 * wanted ? 2 : 1;
+    const int64_t columns = halves > 1 ? (weights.outputs + HALF - 1) / HALF : weights.panels;
+    const int64_t parts = std::max<int64_t>(1, std::min((wanted + columns - 1) / columns, (rows + 23) / 24));
+    rows_each = static_cast<int>((rows + parts - 1) / parts);
+    row_pieces = static_cast<int>((rows + rows_each - 1) / rows_each);
+    count = static_cast<int>(columns) * row_pieces;
+}
+
+void multiply_piece(const ProductKernels &kernels, const Weights &weights, const Cut &cut, int piece,
+                    const Inputs &inputs, Ending ending, float *out) {
+    const int column = piece / cut.row_pieces;
+    const int64_t row = static_cast<int64_t>(piece % cut.row_pieces) * cut.rows_each;
+    Block block;
+    block.weights = &weights;
+    block.inputs = inputs.rounded + row * inputs.padded;
+    block.row_scales = inputs.scales + row;
+    block.panel = column / cut.halves;
+    block.rows = static_cast<int>(std::min<int64_t>(cut.rows_each, inputs.rows - row));
+    block.first = column % cut.halves * HALF;
+    block.columns = PANEL / cut.halves;
+    block.ending = weights.gated ? GATED : ending;
+    block.stride = columns_of(weights);
+    block.out = out + row * block.stride;
+    kernels.multiply(block);
+}
+
+void round_piece(const ProductKernels &kernels, const void *x, bool bf16, int64_t size, const float *norm, float eps,
+                 int piece, Inputs &inputs, float *scratch) {
+    const int64_t first = static_cast<int64_t>(piece) * ROUNDED_ROWS;
+    for (int64_t row = first; row < std::min<int64_t>(first + ROUNDED_ROWS, inputs.rows); row++) {
+        Rounding rounding;
+        rounding.x = static_cast<const char *>(x) + row * size * (bf16 ? 2 : 4);
+        rounding.norm = norm;
+        rounding.eps = eps;
+        rounding.size = size;
+        rounding.padded = inputs.padded;
+        rounding.bf16 = bf16;
+        rounding.rounded = inputs.rounded + row * inputs.padded;
+        rounding.scale = inputs.scales + row;
+        rounding.scratch = scratch;
+        kernels.round(rounding);
+    }
+}
+
+} // namespace headway
+
+struct headway_products {
+    const ProductKernels *kernels;
+    Pool *pool;
+    Inputs inputs;
+    std::unique_ptr<char[]> scratch;
+    int64_t scratch_bytes = 0;
+    Stage rounding, multiplying;
+
+    /* Of the product that runs. */
+    const Weights *weights;
+    const void *x;
+    const float *norm;
+    float eps;
+    bool bf16;
+    Ending ending;
+    float *out;
+
+    float *scratch_of(int worker) {
+        return reinterpret_cast<float *>(aligned(scratch.get()) + worker * inputs.padded * 4);
+    }
+    void make(int64_t rows, int64_t padded);
+    void run(int worker);
+};
+
+void headway_products::make(int64_t rows, int64_t padded) {
+    inputs.make(rows, padded);
+    const int64_t need = padded * 4 * pool->threads() + 64;
+    if (need <= scratch_bytes) return;
+    scratch_bytes = 0;
+    scratch.reset(new char[static_cast<size_t>(need)]);
+    scratch_bytes = need;
+}
+
+void headway_products::run(int worker) {
+    rounding.share(rounding_pieces(inputs.rows), [&](int piece) {
+        round_piece(*kernels, x, bf16, weights->inputs, norm, eps, piece, inputs, scratch_of(worker));
+    });
+    const Cut cut(*weights, inputs.rows, pool->threads());
+    multiplying.share(cut.count,
+                      [&](int piece) { multiply_piece(*kernels, *weights, cut, piece, inputs, ending, out); });
+}
+
+/* -- the C interface */
+
+headway_weights *headway_weights_pack(const void *weight, int32_t format, const float *bias, int64_t outputs,
+                                      int64_t inputs, int32_t gated) {
+    if (inputs > MOST_INPUTS) return nullptr;
+    std::unique_ptr<headway_weights> made(new (std::nothrow) headway_weights);
+    if (!made) return nullptr;
+    made->inputs = inputs;
+    made->padded_inputs = (inputs + INPUTS - 1) / INPUTS * INPUTS;
+    made->outputs = outputs;
+    made->panels = gated ? (outputs / 2 + HALF - 1) / HALF : (outputs + PANEL - 1) / PANEL;
+    made->gated = gated;
+    const int64_t columns = made->panels * PANEL, size = columns * (made->padded_inputs + 12);
+    made->memory.reset(new (std::nothrow) char[static_cast<size_t>(size) + 64]);
+    if (!made->memory) return nullptr;
+    made->bytes = size;
+    char *at = aligned(made->memory.get());
+    std::memset(at, 0, static_cast<size_t>(size));
+    made->panel_weights = reinterpret_cast<int8_t *>(at);
+    float *floats = reinterpret_cast<float *>(at + columns * made->padded_inputs);
+    made->scales = floats;
+    made->biases = floats + columns;
+    made->offsets = reinterpret_cast<int32_t *>(floats + 2 * columns);
+    for (int64_t column = 0; column < columns; column++) {
+        const int64_t row = row_of(*made, column / PANEL, static_cast<int>(column % PANEL));
+        if (row < 0) continue;
+        pack_row(*made, column, weight, format, row);
+        if (bias) floats[columns + column] = bias[row];
+    }
+    return made.release();
+}
+
+void headway_weights_free(headway_weights *weights) { delete weights; }
+
+int64_t headway_weights_bytes(const headway_weights *weights) { return weights->bytes; }
+
+headway_products *headway_products_open(int32_t dots, headway_pool *pool) {
+    const ProductKernels *kernels = products_of(dots);
+    headway_products *made = kernels ? new (std::nothrow) headway_products : nullptr;
+    if (made) made->kernels = kernels, made->pool = &pool->pool;
+    return made;
+}
+
+void headway_products_close(headway_products *products) { delete products; }
+
+int32_t headway_products_multiply(headway_products *products, const headway_weights *weights, const void *x,
+                                  int32_t format, const float *norm, float norm_eps, int64_t rows, int32_t ending,
+                                  float *out) {
+    if (rows < 1) return 0;
+    try {
+        products->make(rows, weights->padded_inputs);
+    } catch (const std::bad_alloc &) {
+        return -1;
+    }
+    products->weights = weights;
+    products->x = x;
+    products->norm = norm;
+    products->eps = norm_eps;
+    products->bf16 = format == HEADWAY_BF16;
+    products->ending = ending == HEADWAY_GELU ? GELU : ending == HEADWAY_ADDED ? ADDED : PLAIN;
+    products->out = out;
+    products->rounding.reset();
+    products->multiplying.reset();
+    products->pool->run([](void *context, int worker) { static_cast<headway_products *>(context)->run(worker); },
+                        products, rows * weights->bytes < LEAST_SHARED);
+    return 0;
+}

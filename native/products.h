@@ -1,0 +1,70 @@
+/* Matrix products on packed weights: what is compiled once per kind of dot product, and what it is given. */
+#ifndef HEADWAY_PRODUCTS_H
+#define HEADWAY_PRODUCTS_H
+
+#include <stdint.h>
+
+namespace headway {
+
+/* Weights lie in panels of so many outputs, and these in steps of STEP inputs, [panel][step][output][input], so that an
+ * instruction which adds STEP products of 8-bit numbers into each of its lanes reads outputs along its lanes, whatever
+ * its width. What is missing at the edges is zero. */
+enum { PANEL = 64, STEP = 4, HALF = PANEL / 2 };
+/* Inputs are padded to a multiple of it. */
+enum { INPUTS = 64 };
+
+/* What becomes of sums on their way out. */
+enum Ending {
+    PLAIN,
+    GELU,  /* x * (1 + erf(x / sqrt(2))) / 2 */
+    ADDED, /* out += */
+    GATED, /* silu(gate) * up; a panel holds HALF gates and their HALF ups */
+};
+
+struct Weights {
+    int64_t inputs, padded_inputs; /* of an output */
+    int64_t outputs, panels;
+    bool gated;
+    const int8_t *panel_weights; /* [panels, padded_inputs / STEP, PANEL, STEP], from -127 to 127 */
+    const float *scales, *biases; /* [panels * PANEL] */
+    const int32_t *offsets;      /* [panels * PANEL]: what sums start from where inputs are unsigned */
+};
+
+/* Rows of inputs and the columns of a panel, to multiply. */
+struct Block {
+    const Weights *weights;
+    const int8_t *inputs;    /* [rows, padded_inputs] */
+    const float *row_scales; /* [rows] */
+    int64_t panel;
+    int rows, first, columns; /* columns of the panel: all of it, or one HALF */
+    Ending ending;
+    float *out; /* [rows, stride], of the first row and the output's column 0 */
+    int64_t stride;
+};
+
+/* x [size], fp32 or bf16, normalised (RMS) where `norm` [size] is there, then rounded to whole multiples of *scale. */
+struct Rounding {
+    const void *x;
+    const float *norm;
+    float eps;
+    int64_t size, padded;
+    int bf16;
+    int8_t *rounded; /* [padded] */
+    float *scale;    /* not finite where any of x is not */
+    float *scratch;  /* [padded] */
+};
+
+struct ProductKernels {
+    void (*multiply)(const Block &block);
+    void (*round)(const Rounding &rounding);
+};
+
+extern const ProductKernels products_generic;
+#if defined(__x86_64__) || defined(_M_X64)
+extern const ProductKernels products_avx2, products_avxvnni, products_avx512vnni;
+#elif defined(__aarch64__)
+extern const ProductKernels products_neon, products_dotprod;
+#endif
+
+} // namespace headway
+#endif

@@ -1,0 +1,111 @@
+"""Matrix products of int8 weights and inputs by the native library: y = s_x · s_w · (x_q W_qᵀ) + b.
+
+Weights are rounded once, with a scale for each output, inputs as they come, with a scale for each row (Dettmers et
+al. 2022, "vector-wise"). Sums of whole numbers are exact: a row of y depends on its own row of x alone, and neither
+threads nor the number of rows change a bit of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Literal
+
+import torch
+
+from headway.compute.native.library import DOTS, Library
+
+FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+#: What becomes of a product: it is the result, or GELU (with erf) of it is, or it is added to what is there.
+Ending = Literal["plain", "gelu", "added"]
+_ENDINGS: dict[Ending, int] = {"plain": 0, "gelu": 1, "added": 2}
+
+
+class PackedWeights:
+    """A weight [outputs, inputs] with its bias, rounded and packed. May be shared by threads.
+
+    gated     its first half are gates: silu(gate) · up is what leaves
+    columns   of a product: the outputs, or half as many if they are gated
+    """
+
+    def __init__(
+        self, library: Library, weight: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False
+    ) -> None:
+        """`weight` is fp32 or bf16. Raises ValueError for one with more inputs than sums of 32 bits have room for,
+        MemoryError."""
+        weight = weight.contiguous()
+        wide = None if bias is None else bias.float().contiguous()
+        self.outputs, self.inputs = (int(size) for size in weight.shape)
+        self.gated, self.columns = gated, self.outputs // 2 if gated else self.outputs
+        if self.inputs > 131072:
+            raise ValueError(f"a product of {self.inputs} inputs; sums of 32 bits have room for 131072")
+        handle = library.weights_pack(
+            weight.data_ptr(), FORMATS[weight.dtype], None if wide is None else wide.data_ptr(), self.outputs,
+            self.inputs, gated,
+        )  # fmt: skip
+        if not handle:
+            raise MemoryError("no memory for packed weights")
+        self.handle = ctypes.c_void_p(handle)
+        self.bytes: int = library.weights_bytes(handle)
+        weakref.finalize(self, library.weights_free, handle)
+
+
+class NativeProducts:
+    """Multiplies by `dots` (see `library.DOTS`), shared among `threads`. Not safe for concurrent calls."""
+
+    def __init__(self, library: Library, dots: str, threads: int, spin_us: int = 0) -> None:
+        """`spin_us`: how long idle threads wait awake for the next call. Raises ValueError for `dots` that cannot run
+        here, MemoryError."""
+        if dots not in library.dots:
+            raise ValueError(f"{dots} cannot run on this machine; it runs {', '.join(library.dots)}")
+        self._library, self.dots = library, dots
+        pool = library.pool_open(threads, spin_us)
+        if not pool:
+            raise MemoryError("no memory for the native library's threads")
+        self._handle = library.products_open(DOTS[dots], pool)
+        weakref.finalize(self, _close, library, self._handle, pool)
+        if not self._handle:
+            raise MemoryError("no memory for the native library's products")
+
+    def multiply(
+        self,
+        x: torch.Tensor,
+        weights: PackedWeights,
+        ending: Ending = "plain",
+        out: torch.Tensor | None = None,
+        *,
+        norm: torch.Tensor | None = None,
+        norm_eps: float = 0.0,
+    ) -> torch.Tensor:
+        """x [rows, inputs], fp32 or bf16, contiguous → [rows, columns], fp32, into `out` if it is given.
+
+        ending   "added" adds to `out`
+        norm     [inputs], fp32: rows of x are normalised (RMS) with it first
+
+        A row with a number that is not finite becomes NaN.
+        """
+        rows = len(x)
+        if out is None:
+            out = torch.empty(rows, weights.columns)
+        self._check(x, weights, out)
+        failed = self._library.products_multiply(
+            self._handle, weights.handle, x.data_ptr(), FORMATS[x.dtype], None if norm is None else norm.data_ptr(),
+            norm_eps, rows, _ENDINGS[ending], out.data_ptr(),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError("no memory for a product's inputs")
+        return out
+
+    @staticmethod
+    def _check(x: torch.Tensor, weights: PackedWeights, out: torch.Tensor) -> None:
+        """Addresses leave from here: nothing may be smaller than the library takes it to be."""
+        if x.shape != (len(x), weights.inputs) or not x.is_contiguous():
+            raise ValueError(f"inputs of shape {list(x.shape)}, for a weight of {weights.inputs}")
+        if out.shape != (len(x), weights.columns) or not out.is_contiguous() or out.dtype != torch.float32:
+            raise ValueError(f"results of shape {list(out.shape)}, of a weight of {weights.columns} columns")
+
+
+def _close(library: Library, products: int | None, pool: int) -> None:
+    if products:
+        library.products_close(products)
+    library.pool_close(pool)
