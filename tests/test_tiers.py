@@ -343,6 +343,14 @@ def test_what_was_measured_more_than_a_minute_ago_decides_nothing():
     assert choose(4, 0, 1000, known, 60_000_000_001).reload
 
 
+def test_a_clock_that_jumps_measures_nothing_absurd():
+    rate = measured(copy=1000).copy
+    rate.note(0, 5, 0)
+    rate.note(0, 5, -7)
+    assert rate.per_second(0) == 1000
+    assert rate.per_second(-1) is None, "what was measured in the future counts when it comes"
+
+
 def test_where_computing_is_faster_it_is_computed_and_the_record_says_by_which_numbers():
     world = tiered()
     tokens = evicted(world)

@@ -142,6 +142,8 @@ def test_after_a_restart_the_prefix_comes_from_disk(tiny, tmp_path):
     served = restarted(tiny, tmp_path)
     assert served.ask("again", PROMPT, 8) == first
     assert served.reused("again") == 144 and served.reloaded() == [{"disk": 9}] and not served.faults()
+    counts = served.story.record("again").sequences[0].counts
+    assert counts.prefilled == len(PROMPT) - 144, "all that is left to compute before its first token"
     served.close()
 
 

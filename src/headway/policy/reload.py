@@ -24,12 +24,13 @@ class Rate:
     _measured: deque[tuple[int, float, int]] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
     def note(self, at: int, amount: float, ns: int) -> None:
-        """At `at`, `amount` had taken `ns`."""
-        self._measured.append((at, amount, max(1, ns)))
+        """At `at`, `amount` had taken `ns`; a clock that stood still, or went back, measured nothing."""
+        if ns > 0:
+            self._measured.append((at, amount, ns))
 
     def per_second(self, now: int) -> float | None:
         """None where nothing was measured in the last minute."""
-        fresh = [(amount, ns) for at, amount, ns in self._measured if now - at <= _FRESH_NS]
+        fresh = [(amount, ns) for at, amount, ns in self._measured if 0 <= now - at <= _FRESH_NS]
         ns = sum(ns for _, ns in fresh)
         return sum(amount for amount, _ in fresh) / ns * 1e9 if ns else None
 
