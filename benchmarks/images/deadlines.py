@@ -31,7 +31,7 @@ from headway.text.tokenizer import Tokenizer
 NAMES = ("red apple", "tiger face", "hot dog", "frog", "strawberry", "sunflower", "pizza", "snail")
 UPDATES, GUIDANCE = 20, 3.0
 BATCHES = (1, 2, 4, 8, 16, 32)
-AT_ONCE, SEATS = 32, 32
+AT_ONCE, SEATS = 64, 32
 FILE = RESULTS / "images.json"
 
 
