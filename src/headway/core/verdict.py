@@ -87,8 +87,8 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     the rule is `reservation`, what it needs now is there, and `kept` of its need are to be left for growth: `by` is
     the admission that says so (`--admit`), or "recovery" while a recovery loop has admission cut. Where it is
     `budget`, `by` is the option that cut the step's budget, if one did (`--gap-ms 150`). Where it is `deadline`, `by`
-    is the request that would be late if this one moved: that costs it `need` ms, and it can spare `have`; `price_ms` is
-    how much later (ms) the pause makes this one.
+    is the request that would be late if this one moved: that costs it `need` ms, and it can spare `have`; the
+    pause makes this one `price_ms` later.
     """
 
     on: On
