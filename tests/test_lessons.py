@@ -11,9 +11,10 @@ import pytest
 
 import headway
 from headway.cli import main
-from headway.lessons import fed_back, lost_state
+from headway.lessons import bigger_batch, fed_back, lost_state
 from headway.lessons.course import LESSONS
 from headway.lessons.lesson import Question
+from headway.lessons.model import Model
 from headway.lessons.pages import ONCE, QUESTIONS, page_name
 from headway.memory.reserve import blocks_for
 from serving import headway as command
@@ -71,7 +72,7 @@ def test_1_a_second_request_adds_its_own_blocks_and_no_second_copy_of_the_weight
 def test_2_a_token_or_a_latent_is_fed_back_and_from_an_embedding_nothing(course):
     columns = ("evaluations", "evaluations_of_fed_back_input", "values_fed_back_each_time")
     rows = {name: tuple(row[column] for column in columns) for name, row in counts(course, 2).items()}
-    assert rows == {"text": (5, 4, 1), "image": (10, 7, 16), "embed": (1, 0, 0)}
+    assert rows == {"text": (5, 4, 1), "image": (10, 7, 1024), "embed": (1, 0, 0)}
 
 
 def test_2_what_did_not_come_out_of_the_evaluation_before_is_not_counted_as_fed_back():
@@ -118,12 +119,24 @@ def test_6_all_lost_positions_are_recomputed_less_what_the_prefix_cache_still_ha
 
 def test_7_the_bigger_batch_makes_more_images_per_second_and_fewer_in_time(course):
     assert {row: cells["in_time"] for row, cells in counts(course, 7).items()} == {
-        "batch_of_1": 1, "batch_of_2": 2, "batch_of_8": 0
+        "batch_of_1": 2, "batch_of_2": 2, "batch_of_8": 0, "deadline_rule": 5
     }  # fmt: skip
-    modelled = list(course["lessons"][6]["measured"]["observed"].values())
-    rates = [row["images_per_second"] for row in modelled]
-    assert rates == sorted(rates) and rates[-1] == round(8 / 2.2, 2)
-    assert modelled[-1]["first_complete_ms"] == 22 * (20 + 8 * 10)  # encoding, 20 updates, pixels
+    assert counts(course, 7)["deadline_rule"]["refused"] == 3
+    modelled = course["lessons"][6]["measured"]["observed"]
+    rates = [modelled[f"batch_of_{batch}"]["images_per_second"] for batch in (1, 2, 8)]
+    assert rates == sorted(rates) and rates[-1] == round(8 / 0.2374, 1)
+    assert modelled["batch_of_8"]["first_complete_ms"] == round(3 + 20 * 10.5 + 24.4, 1)
+
+
+def test_where_diffusers_is_missing_a_stand_in_takes_the_same_steps_and_is_named():
+    class WithoutDiffusers(Model):
+        images = None
+
+    two, seven = fed_back.measure(WithoutDiffusers()), bigger_batch.measure(WithoutDiffusers())
+    for found in (two, seven):
+        assert found.story[0].startswith("A fake diffusion model stands in for emoji-64, because diffusers is not")
+    assert two.counts["image"]["evaluations"] == 10
+    assert [row["in_time"] for row in seven.counts.values()] == [2, 2, 0, 5]
 
 
 def test_8_ten_preemptions_a_second_compute_1920_positions_again_until_admission_is_cut_or_there_is_a_block_more(

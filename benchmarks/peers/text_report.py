@@ -65,7 +65,7 @@ def measures(sample: Sample) -> Iterable[tuple[str, float]]:
         yield f"{model}decode {sequences}", decode(sample)
         if sequences == 32:
             yield f"{model}whole job 32", whole(sample)
-    elif what == "prefill":
+    elif what in ("prefill", "long"):
         yield f"{model}prefill {sequences} x {prompt:,}", prefill(sample)
     elif what == "busy":
         yield (

@@ -44,7 +44,7 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "headway_encoder_open": (_pointer, [_pointer, _int, _int, _pointer]),
     "headway_encoder_close": (None, [_pointer]),
     "headway_encoder_run": (_int, [_pointer, _pointer, _pointer, _pointer, _int, _int, _pointer]),
-    "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int]),
+    "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int, _int]),
     "headway_weights_free": (None, [_pointer]),
     "headway_weights_bytes": (_long, [_pointer]),
     "headway_products_open": (_pointer, [_int, _pointer]),
@@ -91,7 +91,7 @@ class Library:
         self.products_open, self.products_close = handle.headway_products_open, handle.headway_products_close
         self.products_multiply = handle.headway_products_multiply
         self.encoder_open, self.encoder_close = handle.headway_encoder_open, handle.headway_encoder_close
-        self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, handle.headway_encoder_bytes()
+        self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, int(handle.headway_encoder_bytes())
         self.decoder_open, self.decoder_close = handle.headway_decoder_open, handle.headway_decoder_close
         self.decoder_step = handle.headway_decoder_step
 
