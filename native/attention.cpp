@@ -1,14 +1,10 @@
 /* Attention of a step: its rows are cut into tiles once, and every layer's call shares them among the pool's threads. */
-#include <algorithm>
-#include <atomic>
-#include <memory>
-#include <new>
-#include <vector>
+#include "attention.h"
 
-#include "headway.h"
-#include "kernels.h"
+#include <algorithm>
+#include <new>
+
 #include "levels.h"
-#include "pool.h"
 
 using namespace headway;
 
@@ -25,81 +21,7 @@ const int64_t LEAST_SHARED = 4096;
 /* What turning a key costs, in such multiplications. */
 const int KEY_COST = 4;
 
-/* Cache lines are kept apart. */
-struct alignas(64) Counter {
-    std::atomic<int> value{0};
-};
-
-struct Memory {
-    std::unique_ptr<float[]> floats;
-    int64_t size = 0;
-
-    /* At least so many floats; what was there is lost. */
-    float *get(int64_t count) {
-        if (count > size) {
-            floats.reset();
-            size = 0;
-            floats.reset(new float[static_cast<size_t>(count) + 16]);
-            size = count;
-        }
-        return reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(floats.get()) + 63) / 64 * 64);
-    }
-};
-
-/* Rows of one sequence; every key head has them as a tile. `partials`: where its partitions' results go, in floats for
- * the first key head, if the sum is split; -1 if not. */
-struct Rows {
-    int64_t start, blocks, partials;
-    int row, positions, partitions;
-};
-
-struct Piece {
-    int rows, kv_head, from, to;
-    int64_t cost;
-    int split; /* which countdown says that all of a tile's pieces are done; -1: there is one piece */
-};
-
-struct Enter {
-    int64_t position, slot;
-};
-
 } // namespace
-
-struct headway_attention {
-    headway_attention_shape shape;
-    Heads heads;
-    const Kernels *kernels;
-    Pool *pool;
-
-    std::vector<Enter> enters;
-    std::vector<Rows> tiles;
-    std::vector<Piece> pieces;
-    std::vector<int32_t> blocks;
-    std::unique_ptr<Counter[]> countdowns;
-    std::vector<int> countdown_from;
-    Memory queries, partials, scratch;
-    int64_t scratch_floats = 0, cost = 0;
-
-    /* Of the layer that runs. */
-    int layer = 0, format = HEADWAY_FP32;
-    const char *qkv = nullptr;
-    float *out = nullptr;
-    Counter next_enter, entered, next_piece;
-
-    char *plane(int head) const {
-        const int64_t bytes = shape.state_format == HEADWAY_BF16 ? 2 : 4;
-        return static_cast<char *>(shape.state) +
-               (static_cast<int64_t>(layer) * 2 * shape.kv_heads + head) * heads.plane * bytes;
-    }
-
-    /* Whether every position has a block, and every block and rotation that is named exists. */
-    bool sound(const headway_span *spans, int span_count, const int32_t *tables, int64_t table_count) const;
-    void plan(const headway_span *spans, int span_count, const int32_t *tables, int64_t table_count);
-    void cut(int tile, int kv_head, int64_t most);
-    void run(int worker);
-    void enter(int first, int last, float *room);
-    void attend(const Piece &piece, float *room);
-};
 
 /* -- once per step */
 
@@ -186,41 +108,34 @@ void headway_attention::cut(int index, int kv_head, int64_t most) {
 
 /* -- once per layer */
 
-void headway_attention::run(int worker) {
+void headway_attention::run(int worker, const LayerAttention &call, AttentionStages &together) {
     float *room = scratch.get(0) + scratch_floats * worker;
     const int rows = static_cast<int>(enters.size());
-    for (int first; (first = next_enter.value.fetch_add(ENTER_ROWS)) < rows;) {
-        const int last = std::min(first + ENTER_ROWS, rows);
-        enter(first, last, room);
-        entered.value.fetch_add(last - first);
-    }
-    /* Whoever has claimed rows is running; keys and values must be there before anyone attends. */
-    for (int spins = 0; entered.value.load() < rows; spins++) {
-        relax();
-        if (spins > 2000) std::this_thread::yield();
-    }
-    const int count = static_cast<int>(pieces.size());
-    for (int next; (next = next_piece.value.fetch_add(1)) < count;) attend(pieces[static_cast<size_t>(next)], room);
+    together.entering.share((rows + ENTER_ROWS - 1) / ENTER_ROWS, [&](int piece) {
+        enter(call, piece * ENTER_ROWS, std::min((piece + 1) * ENTER_ROWS, rows), room);
+    });
+    together.attending.share(static_cast<int>(pieces.size()),
+                             [&](int piece) { attend(call, pieces[static_cast<size_t>(piece)], room); });
 }
 
-void headway_attention::enter(int first, int last, float *room) {
+void headway_attention::enter(const LayerAttention &call, int first, int last, float *room) {
     const int64_t row_bytes = static_cast<int64_t>(shape.heads + 2 * shape.kv_heads) * shape.head_dim *
-                              (format == HEADWAY_BF16 ? 2 : 4);
+                              (call.format == HEADWAY_BF16 ? 2 : 4);
     const int64_t state_bytes = shape.state_format == HEADWAY_BF16 ? 2 : 4;
     Heads mine = heads;
-    mine.bf16_in = format == HEADWAY_BF16;
-    mine.norms = shape.head_norms ? shape.head_norms[layer] : nullptr;
+    mine.bf16_in = call.format == HEADWAY_BF16;
+    mine.norms = shape.head_norms ? shape.head_norms[call.layer] : nullptr;
     for (int row = first; row < last; row++) {
         const Enter &at = enters[static_cast<size_t>(row)];
         const int64_t turn = at.position * shape.head_dim;
-        kernels->enter(mine, qkv + row * row_bytes, shape.cosines ? shape.cosines + turn : nullptr,
+        kernels->enter(mine, call.qkv + row * row_bytes, shape.cosines ? shape.cosines + turn : nullptr,
                        shape.cosines ? shape.sines + turn : nullptr,
                        queries.get(0) + static_cast<int64_t>(row) * shape.heads * shape.head_dim,
-                       plane(0) + at.slot * shape.head_dim * state_bytes, room);
+                       plane(call.layer, 0) + at.slot * shape.head_dim * state_bytes, room);
     }
 }
 
-void headway_attention::attend(const Piece &piece, float *room) {
+void headway_attention::attend(const LayerAttention &call, const Piece &piece, float *room) {
     const Rows &rows = tiles[static_cast<size_t>(piece.rows)];
     const int group = shape.heads / shape.kv_heads;
     const int64_t stride = static_cast<int64_t>(shape.heads) * shape.head_dim;
@@ -228,9 +143,9 @@ void headway_attention::attend(const Piece &piece, float *room) {
     Tile tile;
     tile.queries = queries.get(0) + at;
     tile.query_stride = stride;
-    tile.out = out + at;
-    tile.keys = plane(piece.kv_head);
-    tile.values = plane(shape.kv_heads + piece.kv_head);
+    tile.out = call.out + at;
+    tile.keys = plane(call.layer, piece.kv_head);
+    tile.values = plane(call.layer, shape.kv_heads + piece.kv_head);
     tile.blocks = blocks.data() + rows.blocks;
     tile.start = rows.start;
     tile.positions = rows.positions;
@@ -288,14 +203,12 @@ int32_t headway_attention_step(headway_attention *attention, const headway_span 
 }
 
 void headway_attention_layer(headway_attention *attention, int32_t layer, const void *qkv, int32_t format, float *out) {
-    attention->layer = layer;
-    attention->qkv = static_cast<const char *>(qkv);
-    attention->format = format;
-    attention->out = out;
-    attention->next_enter.value = 0;
-    attention->entered.value = 0;
-    attention->next_piece.value = 0;
+    attention->alone = {layer, format, static_cast<const char *>(qkv), out};
+    attention->stages.reset();
     attention->pool->run(
-        [](void *context, int worker) { static_cast<headway_attention *>(context)->run(worker); }, attention,
-        attention->cost < LEAST_SHARED);
+        [](void *context, int worker) {
+            headway_attention *mine = static_cast<headway_attention *>(context);
+            mine->run(worker, mine->alone, mine->stages);
+        },
+        attention, attention->cost < LEAST_SHARED);
 }

@@ -16,7 +16,7 @@ from headway.artifacts.files import ModelFiles
 from headway.cli import main, models
 from headway.core.errors import ConfigError
 
-SLOW = ("torch", "rich", "httpx", "numpy", "gguf", "tokenizers", "starlette", "zmq", "jinja2")
+SLOW = ("torch", "rich", "httpx", "numpy", "gguf", "tokenizers", "starlette", "httptools", "jinja2")
 
 
 def test_help_imports_nothing_that_is_slow_and_is_there_in_a_blink() -> None:

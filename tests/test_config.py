@@ -168,7 +168,7 @@ def test_a_gap_is_kept_by_an_automatic_step_and_refused_beside_a_fixed_one() -> 
 
 @pytest.mark.parametrize(
     "options",
-    [{"weights": "int4"}, {"state": "int8"}],
+    [{"state": "int8"}],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
     (name,) = options

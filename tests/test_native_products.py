@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.compute.native.library import DOTS
+from headway.compute.native.pool import Pool
 from headway.compute.native.products import NativeProducts, PackedWeights
 from native_library import FOUND, library
 
@@ -16,7 +17,12 @@ FOUND_DOTS = getattr(FOUND, "dots", ("absent",))
 WITH_EVERY_DOT = pytest.mark.parametrize("dots", FOUND_DOTS)
 #: (outputs, inputs): of the default model, and sizes that leave a rest.
 SHAPES = [(960, 576), (576, 1536), (64, 64), (98, 48), (33, 7), (1, 1), (130, 65)]
+OF_BOTH_SIZES = pytest.mark.parametrize("bits", [8, 4])
 AT_SHAPES = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def multiplier(dots: str, threads: int) -> NativeProducts:
+    return NativeProducts(library(), dots, Pool(library(), threads, spin_us=20))
 
 
 def drawn(*sizes: int, seed: int = 0) -> torch.Tensor:
@@ -29,10 +35,21 @@ def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x * (torch.full_like(top, 127) / top)).round(), top / 127
 
 
-def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def rounded_in_groups(weight: torch.Tensor) -> torch.Tensor:
+    """Sixteen values from the least to the largest of each 32 inputs, these in half precision: GGUF's Q4_1."""
+    parts = []
+    for values in weight.split(32, 1):
+        low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
+        scale, least = ((high - low) / torch.full_like(low, 15)).half().float(), low.half().float()
+        steps = torch.where(scale > 0, (values - least) / scale, 0).clamp(0, 15).round()
+        parts.append(steps * scale + least)
+    return torch.cat(parts, 1)
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, bits: int = 8) -> torch.Tensor:
     (whole_x, row_scales), (whole_w, scales) = rounded(x), rounded(weight)
-    sums = whole_x.double() @ whole_w.double().T
-    return sums * row_scales * scales.T + (0 if bias is None else bias)
+    wide = rounded_in_groups(weight).double() if bits == 4 else whole_w.double() * scales
+    return whole_x.double() @ wide.T * row_scales + (0 if bias is None else bias)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -42,19 +59,20 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @WITH_EVERY_DOT
 @AT_SHAPES
+@OF_BOTH_SIZES
 @pytest.mark.parametrize("rows", [1, 3, 13, 50])
-def test_a_product_is_that_of_the_rounded_numbers(dots, shape, rows):
+def test_a_product_is_that_of_the_rounded_numbers(dots, shape, bits, rows):
     weight, bias, x = drawn(*shape), drawn(shape[0]), drawn(rows, shape[1])
-    products = NativeProducts(library(), dots, 2)
+    products = multiplier(dots, 2)
     for offset in (None, bias):
-        found = products.multiply(x, PackedWeights(library(), weight, offset))
-        assert close(found, reference(x, weight, offset))
+        found = products.multiply(x, PackedWeights(library(), weight, offset, bits=bits))
+        assert close(found, reference(x, weight, offset, bits))
 
 
 @WITH_EVERY_DOT
 def test_bf16_weights_and_inputs_are_those_in_fp32(dots):
     weight, x = drawn(98, 100).bfloat16(), drawn(9, 100).bfloat16()
-    products = NativeProducts(library(), dots, 1)
+    products = multiplier(dots, 1)
     found = products.multiply(x, PackedWeights(library(), weight))
     assert torch.equal(found, products.multiply(x.float(), PackedWeights(library(), weight.float())))
 
@@ -63,7 +81,7 @@ def test_bf16_weights_and_inputs_are_those_in_fp32(dots):
 @pytest.mark.parametrize("shape", [(192, 576), (98, 48), (34, 7), (2, 1)], ids=str)
 def test_what_becomes_of_a_product_is_that_of_torch(dots, shape):
     weight, bias, x = drawn(*shape), drawn(shape[0]), drawn(11, shape[1])
-    products, packed = NativeProducts(library(), dots, 2), PackedWeights(library(), weight, bias)
+    products, packed = multiplier(dots, 2), PackedWeights(library(), weight, bias)
     plain = reference(x, weight, bias)
     assert close(products.multiply(x, packed, "gelu"), F.gelu(plain))
     before = drawn(*plain.shape)
@@ -77,7 +95,7 @@ def test_what_becomes_of_a_product_is_that_of_torch(dots, shape):
 def test_activations_stay_right_far_from_zero(dots):
     values = torch.cat((torch.linspace(-30, 30, 999), torch.tensor([-1e4, 1e4, 0.0])))
     identity = torch.eye(1)  # a row of one number is rounded to itself
-    products = NativeProducts(library(), dots, 1)
+    products = multiplier(dots, 1)
     found = products.multiply(values[:, None], PackedWeights(library(), identity), "gelu")[:, 0]
     assert torch.allclose(found, F.gelu(values), rtol=1e-5, atol=1e-6)
     gates = PackedWeights(library(), torch.tensor([[1.0], [0.0]]), torch.tensor([0.0, 1.0]), gated=True)
@@ -87,21 +105,22 @@ def test_activations_stay_right_far_from_zero(dots):
 @WITH_EVERY_DOT
 def test_inputs_are_normalised_first_where_asked(dots):
     weight, norm, x = drawn(70, 100), drawn(100) + 1, drawn(9, 100) * 30
-    products = NativeProducts(library(), dots, 2)
+    products = multiplier(dots, 2)
     found = products.multiply(x, PackedWeights(library(), weight), norm=norm, norm_eps=1e-2)
     normal = F.rms_norm(x, (100,), norm, 1e-2)
     assert torch.allclose(found.double(), reference(normal, weight, None), rtol=1e-3, atol=0.1)
 
 
 @WITH_EVERY_DOT
+@OF_BOTH_SIZES
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_row_has_the_same_bits_in_any_batch_and_on_any_number_of_threads(dots, gated):
+def test_a_row_has_the_same_bits_in_any_batch_and_on_any_number_of_threads(dots, bits, gated):
     weight, bias, x = drawn(192, 200), drawn(192), drawn(150, 200)
-    packed = PackedWeights(library(), weight, bias, gated=gated)
-    alone = NativeProducts(library(), dots, 1)
+    packed = PackedWeights(library(), weight, bias, gated=gated, bits=bits)
+    alone = multiplier(dots, 1)
     expected = torch.cat([alone.multiply(row[None], packed) for row in x])
     for threads in (1, 2, 5):
-        products = NativeProducts(library(), dots, threads)
+        products = multiplier(dots, threads)
         for count in (*range(1, 20), 24, 25, 64, 97, 150):
             assert torch.equal(products.multiply(x[150 - count :], packed), expected[150 - count :])
 
@@ -110,9 +129,7 @@ def test_every_way_of_adding_up_gives_the_same_sums():
     """With scales of 1, so that nothing is rounded on the way out."""
     whole = torch.randint(-127, 128, (40, 300), generator=torch.Generator().manual_seed(0)).float()
     whole[:, 0] = 127
-    results = [
-        NativeProducts(library(), dots, 2).multiply(whole[:7], PackedWeights(library(), whole)) for dots in FOUND_DOTS
-    ]
+    results = [multiplier(dots, 2).multiply(whole[:7], PackedWeights(library(), whole)) for dots in FOUND_DOTS]
     expected = whole[:7].double() @ whole.double().T
     assert all(torch.allclose(found.double(), expected, rtol=1e-6) for found in results)
     assert all(torch.equal(found, results[0]) for found in results)
@@ -120,7 +137,7 @@ def test_every_way_of_adding_up_gives_the_same_sums():
 
 @WITH_EVERY_DOT
 def test_the_largest_sums_do_not_overflow(dots):
-    x, products = torch.ones(2, 4096), NativeProducts(library(), dots, 1)
+    x, products = torch.ones(2, 4096), multiplier(dots, 1)
     x[1] = -1
     weight = torch.ones(2, 4096)
     weight[1] = -1
@@ -129,12 +146,13 @@ def test_the_largest_sums_do_not_overflow(dots):
 
 
 @WITH_EVERY_DOT
+@OF_BOTH_SIZES
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")], ids=["nan", "inf", "minus inf"])
-def test_a_number_that_is_not_one_spoils_its_own_row_and_no_other(dots, value):
+def test_a_number_that_is_not_one_spoils_its_own_row_and_no_other(dots, bits, value):
     weight, x = drawn(98, 48), drawn(5, 48)
-    products = NativeProducts(library(), dots, 2)
+    products = multiplier(dots, 2)
     for gated in (False, True):
-        packed = PackedWeights(library(), weight, gated=gated)
+        packed = PackedWeights(library(), weight, gated=gated, bits=bits)
         expected = products.multiply(x, packed)
         spoiled = x.clone()
         spoiled[2, 40] = value
@@ -145,14 +163,23 @@ def test_a_number_that_is_not_one_spoils_its_own_row_and_no_other(dots, value):
 
 
 @WITH_EVERY_DOT
+def test_weights_of_4_bits_come_out_as_they_were(dots):
+    """Rounded weights, read off with rows of a single 127."""
+    weight = rounded_in_groups(drawn(70, 100) * torch.logspace(-2, 3, 70)[:, None])
+    found = multiplier(dots, 2).multiply(torch.eye(100) * 127, PackedWeights(library(), weight, bits=4))
+    assert bool(((found.T / 127 - weight).abs() <= 1e-6 * weight.abs().amax(1, keepdim=True)).all())
+    assert torch.equal(rounded_in_groups(weight), weight)
+
+
+@WITH_EVERY_DOT
 def test_rows_of_zeros_and_no_rows_are_products_too(dots):
-    packed, products = PackedWeights(library(), drawn(33, 70), drawn(33)), NativeProducts(library(), dots, 2)
+    packed, products = PackedWeights(library(), drawn(33, 70), drawn(33)), multiplier(dots, 2)
     assert torch.equal(products.multiply(torch.zeros(2, 70), packed), drawn(33).expand(2, -1))
     assert products.multiply(torch.zeros(0, 70), packed).shape == (0, 33)
 
 
 def test_what_does_not_fit_is_refused():
-    packed, products = PackedWeights(library(), drawn(33, 70)), NativeProducts(library(), "generic", 1)
+    packed, products = PackedWeights(library(), drawn(33, 70)), multiplier("generic", 1)
     with pytest.raises(ValueError, match=r"shape \[2, 69\], for a weight of 70"):
         products.multiply(torch.zeros(2, 69), packed)
     with pytest.raises(ValueError, match=r"shape \[2, 32\], of a weight of 33"):
@@ -162,11 +189,11 @@ def test_what_does_not_fit_is_refused():
     lacking = next((dots for dots in DOTS if dots not in library().dots), None)
     if lacking is not None:
         with pytest.raises(ValueError, match=f"{lacking} cannot run on this machine; it runs .*generic"):
-            NativeProducts(library(), lacking, 1)
+            multiplier(lacking, 1)
 
 
 def test_threads_without_work_sleep():
-    packed, products = PackedWeights(library(), drawn(960, 576)), NativeProducts(library(), FOUND_DOTS[0], 3, 50)
+    packed, products = PackedWeights(library(), drawn(960, 576)), multiplier(FOUND_DOTS[0], 3)
     products.multiply(drawn(64, 576), packed)
     time.sleep(0.05)
     before = time.process_time()

@@ -1,17 +1,20 @@
-"""How much quicker the native kernels make a step: `python benchmarks/native/steps.py`.
+"""How much quicker the native kernels make a step, and rounded weights: `python benchmarks/native/steps.py`.
 
-Each shape is run with every choice of `--native` in turn, in one process, over and over; what counts is the ratio
-within a round. Prints the median of these ratios and their quartiles; absolute times are those of this machine at
-this moment.
+Each shape is run by every side (`WEIGHTS:NATIVE`, as these two options have it) in turn, in one process, over and
+over; what counts is the ratio within a round. Prints the median step of each side, its positions per second, and the
+median of the ratios with their quartiles; absolute times are those of this machine at this moment. `--json FILE`
+keeps it all.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +54,7 @@ SHAPES = {
     "decode 1 × 4000": decode(1, 4000),
     "decode 8 × 2000": decode(8, 2000),
     "prefill 4 × 128": prefill(4, 128, 0),
+    "prefill 32 × 128": prefill(32, 128, 0),
     "prefill 1 × 512": prefill(1, 512, 0),
     "prefill 1 × 512 from 3584": prefill(1, 512, 3584),
 }
@@ -59,44 +63,58 @@ SHAPES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--weights", default="bf16")
-    parser.add_argument("--native", default="off,auto", help="choices, the first is what others are compared with")
+    parser.add_argument(
+        "--sides", default="bf16:off,bf16:auto,int8:auto", help="the first is what others are compared with"
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each shape and choice in a round")
-    parser.add_argument("--only", default="", help="shapes whose name contains this")
+    parser.add_argument("--only", default="", help="shapes whose name contains one of these, separated by commas")
+    parser.add_argument("--json", type=Path)
     parser.add_argument(
         "--cpu", action="store_true", help="processor time instead of wall time: for a busy machine, with --threads 1"
     )
     args = parser.parse_args()
     clock = time.process_time if args.cpu else time.perf_counter
-    choices = args.native.split(",")
-    shapes = {name: spans for name, spans in SHAPES.items() if args.only in name}
+    sides = args.sides.split(",")
+    shapes = {name: spans for name, spans in SHAPES.items() if any(part in name for part in args.only.split(","))}
     blocks = max(sum(len(span.blocks) for span in spans) for spans in shapes.values())
-    executors = [_load(args, choice, blocks) for choice in choices]
+    executors = [_load(args, side, blocks) for side in sides]
     about = machine()
     print(f"{about['cpu']}, {about['cores']} cores, {about['capability']}, torch {about['torch']}, {about['date']}")
-    for choice, executor in zip(choices, executors, strict=True):
-        print(f"{choice}: {executor.facts.kernels['attention']}")
+    for side, executor in zip(sides, executors, strict=True):
+        print(f"{side}: {executor.facts.kernels}")
+    results = {}
     for name, spans in shapes.items():
-        rows = [
-            [_step_ms(executor, spans, args.seconds, clock) for executor in executors] for _ in range(args.rounds)
-        ]
-        told = []
-        for place, choice in enumerate(choices):
-            ratios = sorted(row[0] / row[place] for row in rows)
-            low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-            middle = statistics.median(row[place] for row in rows)
-            said = f" {statistics.median(ratios):.2f} × ({low:.2f} to {high:.2f})" if place else ""
-            told.append(f"{choice} {middle:.2f} ms{said}")
+        rows = [[_step_ms(one, spans, args.seconds, clock) for one in executors] for _ in range(args.rounds)]
+        results[name] = {side: _side(rows, place, spans) for place, side in enumerate(sides)}
+        told = (
+            f"{side} {found['ms']:.2f} ms, {found['positions_per_s']:.0f}/s"
+            + (f", {found['ratio'][1]:.2f} × ({found['ratio'][0]:.2f} to {found['ratio'][2]:.2f})" if place else "")
+            for place, (side, found) in enumerate(results[name].items())
+        )
         print(f"{name:28}{'   '.join(told)}", flush=True)
+    if args.json:
+        kernels = {side: one.facts.kernels for side, one in zip(sides, executors, strict=True)}
+        found = {"machine": about, "model": args.model, "kernels": kernels, "steps": results}
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _load(args: argparse.Namespace, native: str, blocks: int) -> TextExecutor:
+def _side(rows: list[list[float]], place: int, spans: tuple[Span, ...]) -> dict[str, Any]:
+    """Of a side: its median step, and how much quicker than the first it was, as quartiles of the rounds' ratios."""
+    ratios = [row[0] / row[place] for row in rows]
+    middle = statistics.median(row[place] for row in rows)
+    positions = sum(len(span.tokens) for span in spans)
+    quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return {"ms": middle, "positions_per_s": positions / middle * 1e3, "ratio": quartiles}
+
+
+def _load(args: argparse.Namespace, side: str, blocks: int) -> TextExecutor:
+    weights, native = side.split(":")
     cache: Path | None = Environment.read().cache
     return TextExecutor.load(
-        resolve(args.model, cache=cache), cache=Cache.at(cache).converted, blocks=blocks, weights=args.weights,
-        block_tokens=BLOCK_TOKENS, threads=args.threads, native=native,
+        resolve(args.model, cache=cache), cache=Cache.at(cache).converted, blocks=blocks, weights=weights,
+        block_tokens=BLOCK_TOKENS, threads=args.threads, native=native, max_step_positions=4096,
     )  # fmt: skip
 
 

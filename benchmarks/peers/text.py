@@ -2,7 +2,7 @@
 
     python benchmarks/peers/text.py setup DIR
     python benchmarks/peers/text.py up DIR headway-bf16 llama.cpp-Q8_0 …
-    python benchmarks/peers/text.py table|prefill|busy|sequences|contexts DIR --rounds 3
+    python benchmarks/peers/text.py table|prefill|long|busy|sequences|contexts DIR --rounds 3
     python benchmarks/peers/text.py http DIR
     python benchmarks/peers/text.py down DIR
     python benchmarks/peers/text.py report DIR
@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+from text_others import Others
 from text_sides import Busy, Running, Shape, choose, running, start
 
 from headway.artifacts import wheel
@@ -30,10 +30,18 @@ from headway.bench.machine import machine
 
 #: Decode at each of the numbers of sequences, and at 32 the whole job.
 DECODE = (Shape(1, 128, 64), Shape(8, 128, 64), Shape(32, 128, 64))
-PREFILL = (Shape(32, 128, 1), Shape(1, 512, 1), Shape(1, 8000, 1))
+PREFILL = (Shape(32, 128, 1), Shape(1, 512, 1))
+LONG = (Shape(1, 8000, 1),)
 SEQUENCES = tuple(Shape(count, 128, 33) for count in (1, 2, 4, 8, 16, 32, 64, 128))
 CONTEXTS = tuple(Shape(1, context, 33) for context in (128, 512, 1024, 2048, 4096, 8100))
-SHAPES = {"table": DECODE, "prefill": PREFILL, "busy": DECODE, "sequences": SEQUENCES, "contexts": CONTEXTS}
+SHAPES = {
+    "table": DECODE,
+    "prefill": PREFILL,
+    "long": LONG,
+    "busy": DECODE,
+    "sequences": SEQUENCES,
+    "contexts": CONTEXTS,
+}
 
 
 class Samples:
@@ -52,28 +60,35 @@ class Samples:
 
 def measure(args: argparse.Namespace, sides: list[Running]) -> None:
     """Rounds of the sides in turn at each shape, until `--seconds` are over; a side's turn moves on each round."""
-    samples, ends = Samples(args.folder), time.monotonic() + args.seconds
+    ends = time.monotonic() + args.seconds
     shapes = [shape for shape in SHAPES[args.what] if not args.only or shape.sequences in args.only]
-    longest: dict[Shape, float] = {}
+    longest: dict[tuple[Shape, str], float] = {}
     for round_ in range(args.rounds):
         for shape in shapes:
-            began = time.monotonic()
-            if began + longest.get(shape, 0.0) > ends:
-                continue
-            prompts = shape.prompts(seed := time.time_ns() % (1 << 32))
+            seed = time.time_ns() % (1 << 32)
             for place in range(len(sides)):
                 side = sides[(place + round_) % len(sides)]
+                began = time.monotonic()
+                if began + longest.get((shape, side.name), 0.0) > ends:
+                    continue
                 for busy in (False, True) if args.what == "busy" else (False,):
-                    with Busy() if busy else contextlib.nullcontext():
-                        answer = side.ask({"prompts": prompts, "emits": shape.emits})
-                    told = answer.pop("tokens")
-                    samples.add(
-                        what=args.what, model=args.model, side=side.name, sequences=shape.sequences,
-                        prompt=shape.prompt, emits=shape.emits, busy=busy, seed=seed, **answer,
-                        begins=told[0][:8], memory=side.memory(), load=os.getloadavg()[0], at=round(time.time()),
-                    )  # fmt: skip
-                    print(f"{shape!s:16} {'busy ' if busy else ''}{side.name:24} {_rates(shape, answer)}", flush=True)
-            longest[shape] = max(longest.get(shape, 0.0), time.monotonic() - began)
+                    ask(args, side, shape, seed, busy)
+                longest[shape, side.name] = time.monotonic() - began
+
+
+def ask(args: argparse.Namespace, side: Running, shape: Shape, seed: int, busy: bool) -> None:
+    """One job of one side, noted; with `busy` beside a process that computes all the time."""
+    with Busy() if busy else contextlib.nullcontext():
+        others = Others(side.pid)
+        answer = side.ask({"prompts": shape.prompts(seed), "emits": shape.emits})
+        cores = others.cores()
+    told = answer.pop("tokens")
+    Samples(args.folder).add(
+        what=args.what, model=args.model, side=side.name, sequences=shape.sequences, prompt=shape.prompt,
+        emits=shape.emits, busy=busy, seed=seed, **answer, begins=told[0][:8], memory=side.memory(), others=cores,
+        at=round(time.time()),
+    )  # fmt: skip
+    print(f"{shape!s:16} {side.name:24} {_rates(shape, answer)}   others {cores:.2f} cores", flush=True)
 
 
 def _rates(shape: Shape, answer: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from text_others import Others
 from text_sides import Running
 
 if TYPE_CHECKING:
@@ -29,14 +30,17 @@ def measure_http(args: argparse.Namespace, sides: list[Running], samples: Sample
             began = time.monotonic()
             for place in range(len(sides)):
                 side = sides[(place + round_) % len(sides)]
+                others = Others(side.pid)
                 row = load(args, side, concurrent, seed=time.time_ns() % (1 << 31))
+                cores = others.cores()
                 samples.add(
                     what="http", model=args.model, side=side.name, concurrent=concurrent, memory=side.memory(),
-                    at=round(time.time()), row=row,
+                    others=cores, at=round(time.time()), row=row,
                 )  # fmt: skip
                 print(
                     f"{concurrent:3} at once {side.name:24} {row['output_tok_s']:7.1f} tok/s, gap p99 "
-                    f"{row['itl_ms']['p99']:.0f} ms, first token p50 {row['ttft_ms']['p50']:.0f} ms", flush=True,
+                    f"{row['itl_ms']['p99']:.0f} ms, first token p50 {row['ttft_ms']['p50']:.0f} ms   others "
+                    f"{cores:.2f} cores", flush=True,
                 )  # fmt: skip
             longest = max(longest, time.monotonic() - began)
 

@@ -65,7 +65,7 @@ def measures(sample: Sample) -> Iterable[tuple[str, float]]:
         yield f"{model}decode {sequences}", decode(sample)
         if sequences == 32:
             yield f"{model}whole job 32", whole(sample)
-    elif what == "prefill":
+    elif what in ("prefill", "long"):
         yield f"{model}prefill {sequences} x {prompt:,}", prefill(sample)
     elif what == "busy":
         yield (
@@ -78,9 +78,19 @@ def measures(sample: Sample) -> Iterable[tuple[str, float]]:
         yield f"{model}decode after {prompt:,} positions", decode(sample)
 
 
+#: A sample counts if others kept no more than this many cores busy meanwhile.
+MOST_OTHERS = 0.15
+
+
+def undisturbed(sample: Sample) -> bool:
+    """Whether it was alone, or alone with the one busy process that it is about."""
+    return sample.get("others", 0.0) <= MOST_OTHERS + bool(sample.get("busy"))
+
+
 def report(samples: list[Sample], machine: dict[str, Any]) -> None:
     """Write text_peers.json and text_peers.png, and print tables."""
-    rows = gather(samples)
+    kept = [sample for sample in samples if undisturbed(sample)]
+    rows = gather(kept)
     versions = {
         sample["side"]: sample["about"] for sample in samples if sample["what"] == "about" and sample["about"]
     }
@@ -91,6 +101,7 @@ def report(samples: list[Sample], machine: dict[str, Any]) -> None:
     ready = {sample["side"]: round(sample["ready_s"], 1) for sample in samples if sample["what"] == "about"}
     result = {
         "what": "text generation beside peers", "machine": machine, "versions": versions, "rows": rows,
+        "left_out_as_disturbed": len(samples) - len(kept), "most_others_cores": MOST_OTHERS,
         "most_memory_mib": dict(memory), "ready_s": ready,
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)

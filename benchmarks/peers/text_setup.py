@@ -17,6 +17,8 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+from text_export import export
+
 HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"  # a CPU build: see README.md
 #: On some machines llama.cpp crashes in its AMX path with two threads.
@@ -35,7 +37,7 @@ def setup(folder: Path, gguf: Path, model: str) -> None:
     """Make what is missing in `folder`. `gguf` is the file that Headway serves `model` from."""
     folder.mkdir(parents=True, exist_ok=True)
     questions(folder)
-    _environment(folder, "transformers", TORCH, "transformers", "gguf", "accelerate")
+    _environment(folder, "transformers", TORCH, "transformers")
     _environment(folder, "openvino", "openvino-genai", "numpy")
     _environment(folder, "export", TORCH, "optimum-intel[openvino]", without="torchvision")
     vllm(folder)
@@ -43,9 +45,9 @@ def setup(folder: Path, gguf: Path, model: str) -> None:
     formats(folder, gguf, model)
 
 
-def _run(*words: str | Path, **more: str | Path) -> None:
+def _run(*words: str | Path, env: dict[str, str] | None = None) -> None:
     print("+", *words, file=sys.stderr, flush=True)
-    subprocess.run([str(word) for word in words], check=True, **more)
+    subprocess.run([str(word) for word in words], check=True, env=env)
 
 
 def _pip(folder: Path, name: str, *words: str | Path) -> None:
@@ -116,7 +118,7 @@ def llama(folder: Path) -> None:
             *(f"-DLLAMA_{part}=OFF" for part in NOT_OF_LLAMA),
             *(f"-DCMAKE_{language}_FLAGS={NO_AMX}" for language in ("C", "CXX")),
         )  # fmt: skip
-        _run("cmake", "--build", built, "--target", "llama", "llama-server", "llama-quantize")
+        _run("cmake", "--build", built, "--target", "llama", "llama-server")
 
 
 def qwen(folder: Path) -> Path:
@@ -138,20 +140,25 @@ def qwen(folder: Path) -> Path:
     return target
 
 
+def llama_environment(folder: Path) -> dict[str, str]:
+    """What llama-cpp-python's bindings need to find themselves and the libraries."""
+    home = folder / "llama"
+    return {"PYTHONPATH": str(home / "sources"), "LLAMA_CPP_LIB_PATH": str(home / "build" / "bin")}
+
+
 def formats(folder: Path, gguf: Path, model: str) -> None:
     """The model as a folder of safetensors in bf16, in GGUF's types, and for OpenVINO."""
     target = folder / "models" / model
     target.mkdir(parents=True, exist_ok=True)
     if not (target / "hf" / "config.json").exists():
-        _run(folder / "transformers" / "bin" / "python", HERE / "text_export.py", gguf, target / "hf")
+        export(gguf, target / "hf")
     for kind in ("Q8_0", "Q4_0", "BF16"):
         made = target / f"{kind}.gguf"
         if not made.exists():
-            partial = made.with_suffix(".partial")
             _run(
-                folder / "llama" / "build" / "bin" / "llama-quantize", "--allow-requantize", gguf, partial, kind, "2"
-            )
-            partial.rename(made)
+                folder / "llama" / "bin" / "python", HERE / "text_quantize.py", gguf, made, kind,
+                env=llama_environment(folder),
+            )  # fmt: skip
     if not (target / "own.gguf").exists():  # QWEN's is there
         (target / "own.gguf").symlink_to(gguf)
     for kind, words in {"int8": (), "int4": ("--group-size", "64"), "fp16": ()}.items():

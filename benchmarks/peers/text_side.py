@@ -10,6 +10,7 @@ Runs in each peer's own environment: the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -61,8 +62,8 @@ def serve(path: str, about: dict[str, Any], job: Job) -> None:
         listening.listen()
         while True:
             connection = listening.accept()[0]
-            with connection, connection.makefile("rw") as lines:
-                for line in lines:
+            with contextlib.suppress(ConnectionError), connection, connection.makefile("rw") as lines:
+                for line in lines:  # who asked may have left before the answer
                     ask = json.loads(line)
                     if ask == "close":
                         os._exit(0)  # some peers hang while they are taken down

@@ -326,7 +326,6 @@ def _one_of(*values: str) -> Callable[[Any], bool]:
 
 #: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "weights": _one_of("int4"),
     "state": _one_of("int8"),
 }
 

@@ -36,8 +36,9 @@ class EngineOptions:
     `step_tokens`; with `gap_ms` it has as many of them as keep the gap between tokens. Raises ConfigError for more
     seats than positions: each decoding sequence takes one in every step.
 
-    promises   False: of a model whose work is known item by item no deadline is promised, so none is refused, and
-               nobody pauses for another's; batches are then as large as the seats
+    promises   False: of a model whose work is known item by item no deadline is promised, and nobody pauses for
+               another's: batches are as large as the seats. Only under --policy deadline is one refused then, which
+               would be late even if all went as fast as can be
     """
 
     seats: int = 64

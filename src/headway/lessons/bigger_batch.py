@@ -118,10 +118,10 @@ def measure(model: Model) -> Measured:
             f"late together: {timely[big]} of {IMAGES} were in time.",
             f"A batch of {BATCHES[1]} makes fewer images per second, and {timely[small]} of {IMAGES} were in time: "
             f"the first {BATCHES[1]} had a short step to themselves. The others waited for a turn.",
-            f"What is left of an image is known, and what a step takes was measured. So a server can promise a "
-            f"deadline or refuse it at once: {promised} of {IMAGES} were promised, in the largest batch in "
-            f"which all of them keep it, {timely['deadline_rule']} were in time, and "
-            f"{IMAGES - promised} were refused on arrival.",
+            "What is left of an image is known, and what a step takes was measured. So a server can promise a "
+            f"deadline or refuse it at once: {promised} of {IMAGES} were promised, in the largest batch in which all "
+            f"of them keep it, {timely['deadline_rule']} were in time, and {IMAGES - promised} were refused when "
+            "they arrived.",
             "Images per second (throughput) count every image, whenever it is complete. A deadline asks when one "
             "image is complete (latency). Each can be better where the other is worse, and a preview of a late image "
             "does not make it complete.",
@@ -133,8 +133,8 @@ LESSON = Lesson(
     number=7,
     slug="the-bigger-batch",
     title="The bigger batch that misses the deadline",
-    runs_on="The real engine and its image pattern, the earliest deadline first, over the real model emoji-64 (where "
-    "diffusers is not installed a fake one stands in, and the lesson says so). Time is modelled, by what was "
+    runs_on="The real engine and its image pattern, the earliest deadline first, over the real model emoji-64 "
+    "(where diffusers is not installed a fake one stands in, and the lesson says so). Time is modelled, by what was "
     f"measured on one machine: an update of {', '.join(map(str, BATCHES))} images takes "
     f"{', '.join(str(UPDATE_MS[2 * batch]) for batch in BATCHES)} ms, a decoding "
     f"{', '.join(str(DECODE_MS[batch]) for batch in BATCHES)} ms, an encoding {ENCODE_MS:g} ms.",

@@ -17,6 +17,7 @@ import torch
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import PagedState
 from headway.compute.native.library import LEVELS, Library
+from headway.compute.native.pool import Pool
 from headway.core.plan import Span
 
 _FORMATS = {torch.float32: 0, torch.bfloat16: 1}
@@ -58,7 +59,8 @@ class NativeAttention:
         self, rotary: Rotary, state: PagedState, library: Library, level: str, threads: int, spin_us: int = SPIN_US
     ) -> None:
         spec = rotary.spec
-        self._spec, self._library, self._block_tokens = spec, library, state.block_tokens
+        self._spec, self._block_tokens = spec, state.block_tokens
+        self.library, self.level, self.pool = library, level, Pool(library, threads, spin_us)
         norms = (ctypes.c_void_p * spec.layers)(*(norm.data_ptr() for norm in rotary.head_norms))
         shape = _Shape(
             layers=spec.layers,
@@ -78,13 +80,10 @@ class NativeAttention:
         )
         #: What the library points to.
         self._borrowed = rotary, state, norms
-        pool = library.pool_open(threads, spin_us)
-        if not pool:
-            raise MemoryError("no memory for the native library's threads")
-        self._handle = library.attention_open(ctypes.byref(shape), LEVELS[level], pool)
-        weakref.finalize(self, _close, library, self._handle, pool)
-        if not self._handle:
+        self.handle = library.attention_open(ctypes.byref(shape), LEVELS[level], self.pool.handle)
+        if not self.handle:
             raise MemoryError("no memory for the native library's attention")
+        weakref.finalize(self, library.attention_close, self.handle)
         self.words = f"native kernels ({level}), paged, split over {threads} threads; a row's bits depend on it alone"
 
     def step(self, spans: Sequence[Span], rows: int) -> NativeStepAttention:
@@ -98,8 +97,8 @@ class NativeAttention:
                 raise ValueError(f"a span up to position {span.end} has {len(tables[-1])} blocks, and needs {count}")
             end += count
         blocks = np.concatenate(tables)
-        failed = self._library.attention_step(
-            self._handle, described.ctypes.data, len(spans), blocks.ctypes.data, len(blocks)
+        failed = self.library.attention_step(
+            self.handle, described.ctypes.data, len(spans), blocks.ctypes.data, len(blocks)
         )
         if failed == -1:
             raise MemoryError("no memory for the native library's step")
@@ -109,7 +108,7 @@ class NativeAttention:
 
     def layer(self, layer: int, qkv: torch.Tensor, out: torch.Tensor) -> None:
         """One layer of the step that was described last, into `out` [≥ positions, heads · head_dim]."""
-        self._library.attention_layer(self._handle, layer, qkv.data_ptr(), _FORMATS[qkv.dtype], out.data_ptr())
+        self.library.attention_layer(self.handle, layer, qkv.data_ptr(), _FORMATS[qkv.dtype], out.data_ptr())
 
     def results(self, rows: int) -> torch.Tensor:
         """Room for a layer's results: [rows, heads · head_dim], fp32, zero."""
@@ -126,9 +125,3 @@ class NativeStepAttention:
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         self._attention.layer(layer, qkv, self._out)
         return self._out
-
-
-def _close(library: Library, attention: int | None, pool: int) -> None:
-    if attention:
-        library.attention_close(attention)
-    library.pool_close(pool)

@@ -44,7 +44,7 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "headway_encoder_open": (_pointer, [_pointer, _int, _int, _pointer]),
     "headway_encoder_close": (None, [_pointer]),
     "headway_encoder_run": (_int, [_pointer, _pointer, _pointer, _pointer, _int, _int, _pointer]),
-    "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int]),
+    "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int, _int]),
     "headway_weights_free": (None, [_pointer]),
     "headway_weights_bytes": (_long, [_pointer]),
     "headway_products_open": (_pointer, [_int, _pointer]),
@@ -53,6 +53,10 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
         _int,
         [_pointer, _pointer, _pointer, _int, _pointer, _float, _long, _int, _pointer],
     ),
+    "headway_layer_bytes": (_int, []),
+    "headway_decoder_open": (_pointer, [_pointer, _int, _float, _int, _pointer]),
+    "headway_decoder_close": (None, [_pointer]),
+    "headway_decoder_step": (_int, [_pointer, _pointer, _long]),
 }
 
 
@@ -77,8 +81,8 @@ class Library:
             function = getattr(handle, name)
             function.restype, function.argtypes = result, arguments
         self._handle = handle
-        #: Of the structs that describe a model's attention and a span.
-        self.sizes = handle.headway_shape_bytes(), handle.headway_span_bytes()
+        #: Of the structs that describe a model's attention, a span and a layer.
+        self.sizes = handle.headway_shape_bytes(), handle.headway_span_bytes(), handle.headway_layer_bytes()
         self.pool_open, self.pool_close = handle.headway_pool_open, handle.headway_pool_close
         self.attention_open, self.attention_close = handle.headway_attention_open, handle.headway_attention_close
         self.attention_step, self.attention_layer = handle.headway_attention_step, handle.headway_attention_layer
@@ -87,7 +91,9 @@ class Library:
         self.products_open, self.products_close = handle.headway_products_open, handle.headway_products_close
         self.products_multiply = handle.headway_products_multiply
         self.encoder_open, self.encoder_close = handle.headway_encoder_open, handle.headway_encoder_close
-        self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, handle.headway_encoder_bytes()
+        self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, int(handle.headway_encoder_bytes())
+        self.decoder_open, self.decoder_close = handle.headway_decoder_open, handle.headway_decoder_close
+        self.decoder_step = handle.headway_decoder_step
 
     @cached_property
     def levels(self) -> tuple[str, ...]:

@@ -7,15 +7,16 @@ threads nor the number of rows change a bit of it.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from typing import Literal
 
 import torch
 
 from headway.compute.native.library import DOTS, Library
+from headway.compute.native.pool import Pool
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+Bits = Literal[8, 4]
 #: What becomes of a product: it is the result, or GELU (with erf) of it is, or it is added to what is there.
 Ending = Literal["plain", "gelu", "added"]
 _ENDINGS: dict[Ending, int] = {"plain": 0, "gelu": 1, "added": 2}
@@ -29,9 +30,16 @@ class PackedWeights:
     """
 
     def __init__(
-        self, library: Library, weight: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False
+        self,
+        library: Library,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        gated: bool = False,
+        bits: Bits = 8,
     ) -> None:
-        """`weight` is fp32 or bf16. Raises ValueError for one with more inputs than sums of 32 bits have room for,
+        """`weight` is fp32 or bf16; of 4 `bits`, each 32 inputs of an output have a scale and a least value in half
+        precision (GGUF's Q4_1). Raises ValueError for one with more inputs than sums of 32 bits have room for,
         MemoryError."""
         weight = weight.contiguous()
         wide = None if bias is None else bias.float().contiguous()
@@ -41,31 +49,27 @@ class PackedWeights:
             raise ValueError(f"a product of {self.inputs} inputs; sums of 32 bits have room for 131072")
         handle = library.weights_pack(
             weight.data_ptr(), FORMATS[weight.dtype], None if wide is None else wide.data_ptr(), self.outputs,
-            self.inputs, gated,
+            self.inputs, gated, bits,
         )  # fmt: skip
         if not handle:
             raise MemoryError("no memory for packed weights")
-        self.handle = ctypes.c_void_p(handle)
+        self.handle: int = handle
         self.bytes: int = library.weights_bytes(handle)
         weakref.finalize(self, library.weights_free, handle)
 
 
 class NativeProducts:
-    """Multiplies by `dots` (see `library.DOTS`), shared among `threads`. Not safe for concurrent calls."""
+    """Multiplies by `dots` (see `library.DOTS`), shared among the pool's threads. Not safe for concurrent calls."""
 
-    def __init__(self, library: Library, dots: str, threads: int, spin_us: int = 0) -> None:
-        """`spin_us`: how long idle threads wait awake for the next call. Raises ValueError for `dots` that cannot run
-        here, MemoryError."""
+    def __init__(self, library: Library, dots: str, pool: Pool) -> None:
+        """Raises ValueError for `dots` that cannot run here, MemoryError."""
         if dots not in library.dots:
             raise ValueError(f"{dots} cannot run on this machine; it runs {', '.join(library.dots)}")
-        self._library, self.dots = library, dots
-        pool = library.pool_open(threads, spin_us)
-        if not pool:
-            raise MemoryError("no memory for the native library's threads")
-        self._handle = library.products_open(DOTS[dots], pool)
-        weakref.finalize(self, _close, library, self._handle, pool)
+        self._library, self.dots, self.pool = library, dots, pool
+        self._handle = library.products_open(DOTS[dots], pool.handle)
         if not self._handle:
             raise MemoryError("no memory for the native library's products")
+        weakref.finalize(self, library.products_close, self._handle)
 
     def multiply(
         self,
@@ -103,9 +107,3 @@ class NativeProducts:
             raise ValueError(f"inputs of shape {list(x.shape)}, for a weight of {weights.inputs}")
         if out.shape != (len(x), weights.columns) or not out.is_contiguous() or out.dtype != torch.float32:
             raise ValueError(f"results of shape {list(out.shape)}, of a weight of {weights.columns} columns")
-
-
-def _close(library: Library, products: int | None, pool: int) -> None:
-    if products:
-        library.products_close(products)
-    library.pool_close(pool)

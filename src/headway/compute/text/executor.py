@@ -16,14 +16,15 @@ from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
 from headway.compute.kernels.kept_probes import KeptProbes
-from headway.compute.kernels.linear import Products, choose_weights, probe_kernel
+from headway.compute.kernels.linear import choose_weights
 from headway.compute.kernels.paged import Attention, paged_attention
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import HostSlots, PagedState
-from headway.compute.models.decoder import Decoder, StepInput, matrices
+from headway.compute.models.decoder import StepInput
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling.choose import choose
 from headway.compute.sampling.logprobs import report
+from headway.compute.text.decoders import ROUNDED_FROM, Ready, ready
 from headway.compute.text.logit_rows import answers, logit_rows, spans_of
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
 from headway.core.errors import ConfigError
@@ -72,16 +73,15 @@ class TextExecutor:
     def __init__(
         self,
         facts: ModelFacts,
-        decoder: Decoder,
+        made: Ready,
         state: PagedState,
         attention: Attention,
-        rows: Callable[[int], int],
         max_step_positions: int,
         held: tuple[HeldFile, ...],
     ) -> None:
-        """`rows`: what numbers of rows are padded to, see `kernels`. `held` keeps the model's files in the cache."""
-        self._facts, self._decoder, self._state, self._held = facts, decoder, state, held
-        self._attention, self._rows, self._max_step_positions = attention, rows, max_step_positions
+        """`held` keeps the model's files in the cache."""
+        self._facts, self._decoder, self._state, self._held = facts, made.decoder, state, held
+        self._attention, self._rows, self._max_step_positions = attention, made.rows, max_step_positions
         self.blocks = state.blocks
         self._host: HostSlots | None = None
 
@@ -124,13 +124,12 @@ class TextExecutor:
             state = state_format(state, weights)
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             check_free(spec, blocks, block_tokens, state)
-            loaded = load_tensors(spec, files, weights, cache, progress)
+            loaded = load_tensors(spec, files, ROUNDED_FROM.get(weights, weights), cache, progress)
             probes = KeptProbes.open(cache / files.revision)
-            products = Products(probe_kernel(weights), matrices(spec, loaded.tensors), probes)
-            decoder = Decoder(spec, loaded.tensors, products)
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
             attention = paged_attention(rotary, paged, native)
+            made = ready(spec, loaded, weights, attention, probes)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -138,13 +137,13 @@ class TextExecutor:
             vocab=spec.vocab,
             max_context=spec.max_context,
             weights_format=weights,
-            weights_bytes=loaded.bytes,
+            weights_bytes=made.bytes,
             state_format=state,
             block_bytes=block_bytes(spec, block_tokens, state),
             eos_ids=files.eos_ids,
-            kernels={"products": products.words, "attention": attention.words},
+            kernels={"products": made.words, "attention": attention.words},
         )
-        return cls(facts, decoder, paged, attention, products.rows, max_step_positions, loaded.held)
+        return cls(facts, made, paged, attention, max_step_positions, loaded.held)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:

@@ -1,5 +1,5 @@
-// What concerns a whole model rather than one request: a recovery loop as it happens, a cut of admission, a decision that
-// is no progress. The numbers are those of the events.
+// What concerns a whole model rather than one request: a recovery loop as it happens, a cut of admission, a decision
+// that is no progress. The numbers are those of the events.
 import { setText } from "page/ribbon.js";
 
 export function drawAlarm(element, story) {

@@ -141,5 +141,6 @@ function levels(models) {
     const unit = pattern === "image" ? "bytes" : "blocks";
     return { name, live: amount(live, unit), total: live + reusable + free && amount(live + reusable + free, unit) };
   });
-  return pools.filter(({ total }) => total).map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
+  const shown = pools.filter(({ total }) => total);
+  return shown.map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
 }

@@ -85,11 +85,13 @@ export class Prompts {
         messages: [{ role: "user", content: text }],
       }];
     const headers = { "content-type": "application/json", "x-request-id": id };
-    return this._server.open(path, { method: "POST", headers, body: JSON.stringify({ model, stream: true, ...asked }) });
+    const body = JSON.stringify({ model, stream: true, ...asked });
+    return this._server.open(path, { method: "POST", headers, body });
   }
 }
 
-// The pieces of a streamed answer, texts or pictures. Throws Error with the server's words for a refusal, also in the middle.
+// The pieces of a streamed answer, texts or pictures. Throws Error with the server's words for a refusal, also in the
+// middle.
 async function* answers(response) {
   if (!response.ok) throw new Error((await response.json()).error.message);
   for await (const { data } of frames(response)) {

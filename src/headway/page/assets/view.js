@@ -50,7 +50,8 @@ function deadlineView(story, record, now) {
 // Those of the same model that have less slack, the least first.
 function lessSlack(story, model, slack) {
   return [...story.live.values()]
-    .filter((other) => other.model === model && !ENDS.has(other.stage) && other.slackNs !== null && other.slackNs < slack)
+    .filter((other) => other.model === model && !ENDS.has(other.stage))
+    .filter((other) => other.slackNs !== null && other.slackNs < slack)
     .sort((a, b) => a.slackNs - b.slackNs || (a.id < b.id ? -1 : 1))
     .slice(0, MOST_LESS)
     .map((other) => ({ id: other.id, slack_ms: toMs(other.slackNs) }));

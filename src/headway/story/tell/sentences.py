@@ -116,7 +116,7 @@ def shortage(wait: Wait) -> str:
         case "reload":
             return f"{wait.have} of {count(need, 'block')} reloaded from a tier."
         case "deadline":
-            later = f"; the pause makes it {wait.price} ms later itself" if wait.price else ""
+            later = f"; the pause makes it {wait.price_ms} ms later itself" if wait.price_ms else ""
             return (
                 f"others have less slack. If it moved, {wait.by} would be complete {need} ms later, which can spare "
                 f"{wait.have} ms{later}. Its latent stays, nothing is lost."
