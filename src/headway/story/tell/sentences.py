@@ -121,8 +121,6 @@ def shortage(wait: Wait) -> str:
                 f"others have less slack. If it moved, {wait.by} would be complete {need} ms later, which can spare "
                 f"{wait.have} ms{later}. Its latent stays, nothing is lost."
             )
-        case "reservation":
-            return f"{wait.rule}: needs {need} {wait.unit}, has {wait.have}, {short} short."
     assert_never(wait.rule)
 
 
