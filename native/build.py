@@ -44,8 +44,8 @@ LEVELS = {
     "products_generic.cpp": (),
     "products_neon.cpp": (),
     "products_dotprod.cpp": ("-march=armv8.2-a+dotprod",),
-    "products_avx2.cpp": ("-mavx2", "-mfma"),
-    "products_avxvnni.cpp": ("-mavx2", "-mfma", "-mavxvnni"),
+    "products_avx2.cpp": ("-mavx2", "-mfma", "-mf16c"),
+    "products_avxvnni.cpp": ("-mavx2", "-mfma", "-mf16c", "-mavxvnni"),
     "products_avx512vnni.cpp": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma"),
 }
 X86 = ("x86_64", "amd64")

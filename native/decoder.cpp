@@ -67,7 +67,7 @@ void headway_decoder::make(int64_t row_count) {
 void headway_decoder::multiply(int worker, ProductStages &together, const Weights &weights, const float *from,
                                const float *norm, Inputs &inputs, Ending ending, float *out) {
     together.rounding.share(rounding_pieces(rows), [&](int piece) {
-        round_piece(*kernels, from, false, weights.inputs, norm, norm_eps, piece, inputs,
+        round_piece(*kernels, weights, from, false, norm, norm_eps, piece, inputs,
                     scratch.get(0) + worker * scratch_floats);
     });
     const Cut cut(weights, rows, attention->pool->threads());

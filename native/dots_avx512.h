@@ -5,7 +5,7 @@
 
 namespace headway { namespace avx512 { namespace {
 
-enum { DOT_ROWS = 6, DOT_COLUMNS = 4, UNSIGNED = 1 };
+enum { DOT_ROWS = 6, DOT_COLUMNS = 4, GROUP_ROWS = 6, UNSIGNED = 1 };
 typedef __m512i Ints;
 typedef __m512i Bytes;
 typedef __m512i Spread;
@@ -25,10 +25,22 @@ inline Ints dot(Ints sum, Bytes weight, Spread input) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(input), "v"(weight));
     return sum;
 }
-/* Whole numbers from -127 to 127, as inputs are held. */
-inline void store_inputs(int8_t *p, Floats x) {
+
+/* Of weights of 4 bits, which are unsigned, and inputs that are not. */
+typedef Ints PartSums;
+inline PartSums no_parts() { return no_ints(); }
+inline PartSums dot_parts(PartSums sum, Bytes weight, Bytes input) { return dot(sum, input, weight); }
+inline Bytes signed_inputs(const int8_t *p) { return spread(p); }
+inline Bytes low_halves(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Bytes high_halves(Bytes x) { return low_halves(_mm512_srli_epi16(x, 4)); }
+inline Floats load_half(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+}
+
+/* Whole numbers from -127 to 127; `flip` is -128 for inputs that are held as 128 more, else 0. */
+inline void store_inputs(int8_t *p, Floats x, int flip) {
     __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x));
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm_xor_si128(bytes, _mm_set1_epi8(-128)));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(flip))));
 }
 /* x where a < b, else y. */
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y) {

@@ -5,7 +5,7 @@
 
 namespace headway { namespace generic { namespace {
 
-enum { DOT_ROWS = 2, DOT_COLUMNS = 2, UNSIGNED = 0 };
+enum { DOT_ROWS = 2, DOT_COLUMNS = 2, GROUP_ROWS = 2, UNSIGNED = 0 };
 struct Ints {
     int32_t lane[WIDTH];
 };
@@ -35,9 +35,38 @@ inline Ints dot(Ints sum, Bytes weight, Spread input) {
         for (int k = 0; k < 4; k++) sum.lane[i] += weight.byte[4 * i + k] * input.byte[k];
     return sum;
 }
-/* Whole numbers from -127 to 127, as inputs are held. */
-inline void store_inputs(int8_t *p, Floats x) {
-    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(x.lane[i]);
+
+/* Of weights of 4 bits. */
+typedef Ints PartSums;
+inline PartSums no_parts() { return no_ints(); }
+inline PartSums dot_parts(PartSums sum, Bytes weight, Bytes input) {
+    for (int i = 0; i < WIDTH; i++)
+        for (int k = 0; k < 4; k++) sum.lane[i] += weight.byte[4 * i + k] * input.byte[4 * i + k];
+    return sum;
+}
+inline Bytes signed_inputs(const int8_t *p) {
+    Bytes x;
+    for (int i = 0; i < WIDTH; i++) __builtin_memcpy(x.byte + 4 * i, p, 4);
+    return x;
+}
+inline Bytes low_halves(Bytes x) {
+    for (int i = 0; i < WIDTH * 4; i++) x.byte[i] &= 15;
+    return x;
+}
+inline Bytes high_halves(Bytes x) {
+    for (int i = 0; i < WIDTH * 4; i++) x.byte[i] = static_cast<int8_t>(static_cast<uint8_t>(x.byte[i]) >> 4);
+    return x;
+}
+/* IEEE 754's half precision; numbers that are not finite do not come up. */
+inline float from_half(uint16_t half) {
+    const float magnitude = from_bits((half & 0x7fffu) << 13) * from_bits(0x77800000u); /* 2^112 */
+    return half & 0x8000 ? -magnitude : magnitude;
+}
+inline Floats load_half(const uint16_t *p) { HEADWAY_LANES(from_half(p[i])); }
+
+/* Whole numbers from -127 to 127; `flip` is -128 for inputs that are held as 128 more, else 0. */
+inline void store_inputs(int8_t *p, Floats x, int flip) {
+    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(static_cast<int>(x.lane[i]) ^ flip);
 }
 /* x where a < b, else y. */
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y0) {

@@ -9,7 +9,7 @@
 
 namespace headway { namespace neon { namespace {
 
-enum { DOT_ROWS = 4, DOT_COLUMNS = 4, UNSIGNED = 0 };
+enum { DOT_ROWS = 4, DOT_COLUMNS = 4, GROUP_ROWS = 4, UNSIGNED = 0 };
 typedef int32x4_t Ints;
 typedef int8x16_t Bytes;
 typedef int8x16_t Spread;
@@ -33,10 +33,20 @@ inline Ints dot(Ints sum, Bytes weight, Spread input) {
     return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 #endif
 }
-/* Whole numbers from -127 to 127, as inputs are held. */
-inline void store_inputs(int8_t *p, Floats x) {
+
+/* Of weights of 4 bits. */
+typedef Ints PartSums;
+inline PartSums no_parts() { return no_ints(); }
+inline PartSums dot_parts(PartSums sum, Bytes weight, Bytes input) { return dot(sum, weight, input); }
+inline Bytes signed_inputs(const int8_t *p) { return spread(p); }
+inline Bytes low_halves(Bytes x) { return vandq_s8(x, vdupq_n_s8(15)); }
+inline Bytes high_halves(Bytes x) { return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(x), 4)); }
+inline Floats load_half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+
+/* Whole numbers from -127 to 127; `flip` is -128 for inputs that are held as 128 more, else 0. */
+inline void store_inputs(int8_t *p, Floats x, int flip) {
     const int32x4_t whole = vcvtq_s32_f32(x);
-    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(whole[i]);
+    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(whole[i] ^ flip);
 }
 /* x where a < b, else y. */
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y) { return vbslq_f32(vcltq_f32(a, b), x, y); }

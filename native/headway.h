@@ -98,7 +98,7 @@ HEADWAY_API int32_t headway_attention_step(headway_attention *attention, const h
 HEADWAY_API void headway_attention_layer(headway_attention *attention, int32_t layer, const void *qkv, int32_t format,
                                          float *out);
 
-/* -- products of int8 weights and inputs ---------------------------------------------------------------------------- */
+/* -- products of rounded weights and inputs ------------------------------------------------------------------------- */
 
 /* y = x W^T + b, where each row of W, and each row of x as it comes, is rounded to whole multiples of a scale of its own,
  * from -127 to 127 (Dettmers et al. 2022, "vector-wise"). Sums of whole numbers are exact, so a row of y depends on its
@@ -123,10 +123,13 @@ HEADWAY_API int32_t headway_dots(void);
 typedef struct headway_weights headway_weights;
 
 /* Rounds and packs `weight` [outputs, inputs], fp32 or bf16, with `bias` [outputs] or NULL; both are copied. With
- * `gated`, the first half of the outputs are gates: silu(gate) * up leaves, [rows, outputs / 2]. NULL if there is no
- * memory, or there are more than 131,072 inputs. */
+ * `gated`, the first half of the outputs are gates: silu(gate) * up leaves, [rows, outputs / 2]. `bits` is 8, or 4: then
+ * each 32 inputs of an output have a scale and a least value in half precision, as in GGUF's Q4_1, whose weights come
+ * out as they were; sums within these are exact, and they are added up in order. NULL if there is no memory, or there are
+ * more than 131,072 inputs. */
 HEADWAY_API headway_weights *headway_weights_pack(const void *weight, int32_t format, const float *bias,
-                                                  int64_t outputs, int64_t inputs, int32_t gated);
+                                                  int64_t outputs, int64_t inputs, int32_t gated,
+                                                  int32_t bits);
 HEADWAY_API void headway_weights_free(headway_weights *weights);
 HEADWAY_API int64_t headway_weights_bytes(const headway_weights *weights);
 

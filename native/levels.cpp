@@ -19,8 +19,8 @@ namespace {
 int levels() {
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return HEADWAY_GENERIC;
-    const bool fma = c & 1u << 12, osxsave = c & 1u << 27, avx = c & 1u << 28;
-    if (!(fma && osxsave && avx)) return HEADWAY_GENERIC;
+    const bool fma = c & 1u << 12, osxsave = c & 1u << 27, avx = c & 1u << 28, f16c = c & 1u << 29;
+    if (!(fma && osxsave && avx && f16c)) return HEADWAY_GENERIC;
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     if ((low & 0x06) != 0x06 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return HEADWAY_GENERIC;

@@ -52,6 +52,50 @@ inline int columns_at_once(int rows, int left) {
     return most * WIDTH <= left ? most : 2;
 }
 
+/* Likewise of weights of 4 bits: sums of a group are exact, and groups are added up in order. */
+template <int R, int C>
+void add_up_groups(const int8_t *inputs, int64_t stride, const float *group_sums, int64_t groups, const int8_t *weights,
+                   int column, float *sums) {
+    Floats sum[R][C];
+    each<0, R>([&](auto r) { each<0, C>([&](auto c) { sum[r.at][c.at] = set1(0.0f); }); });
+    for (int64_t group = 0; group < groups; group++, weights += GROUP_BYTES) {
+        PartSums part[R][C];
+        each<0, R>([&](auto r) { each<0, C>([&](auto c) { part[r.at][c.at] = no_parts(); }); });
+        each<0, PAIRS>([&](auto pair) {
+            Bytes low[C], high[C];
+            each<0, C>([&](auto c) {
+                const Bytes both = load(weights + (pair.at * PANEL + column + c.at * WIDTH) * STEP);
+                low[c.at] = low_halves(both), high[c.at] = high_halves(both);
+            });
+            each<0, R>([&](auto r) {
+                const int8_t *at = inputs + r.at * stride + group * GROUP + pair.at * 2 * STEP;
+                const Bytes first = signed_inputs(at), second = signed_inputs(at + STEP);
+                each<0, C>([&](auto c) {
+                    part[r.at][c.at] = dot_parts(part[r.at][c.at], low[c.at], first);
+                    part[r.at][c.at] = dot_parts(part[r.at][c.at], high[c.at], second);
+                });
+            });
+        });
+        const uint16_t *scales = reinterpret_cast<const uint16_t *>(weights + PANEL * GROUP / 2) + column;
+        each<0, C>([&](auto c) {
+            const Floats scale = load_half(scales + c.at * WIDTH), low = load_half(scales + PANEL + c.at * WIDTH);
+            each<0, R>([&](auto r) {
+                const Floats scaled = fma(to_floats(part[r.at][c.at]), scale, sum[r.at][c.at]);
+                sum[r.at][c.at] = fma(set1(group_sums[r.at * groups + group]), low, scaled);
+            });
+        });
+    }
+    each<0, R>([&](auto r) {
+        each<0, C>([&](auto c) { store(sums + r.at * PANEL + c.at * WIDTH, sum[r.at][c.at]); });
+    });
+}
+
+typedef void (*AddUpGroups)(const int8_t *, int64_t, const float *, int64_t, const int8_t *, int, float *);
+
+const AddUpGroups add_up_groups_two[] = {add_up_groups<1, 2>, add_up_groups<2, 2>, add_up_groups<3, 2>,
+                                         add_up_groups<4, 2>, add_up_groups<5, 2>, add_up_groups<6, 2>};
+const AddUpGroups add_up_groups_four[] = {add_up_groups<1, 4>, add_up_groups<2, 4>};
+
 /* -- what becomes of them */
 
 /* x / (1 + e^-x); e to a power above zero is never asked for, lest it overflow. */
@@ -113,9 +157,27 @@ void end_rows(const Block &block, int row, int rows, float *sums) {
     }
 }
 
-void multiply(const Block &block) {
+void multiply_groups(const Block &block) {
     const Weights &weights = *block.weights;
-    const int8_t *panel = weights.panel_weights + block.panel * PANEL * weights.padded_inputs;
+    const int8_t *panel = weights.panel_weights + block.panel * weights.panel_bytes;
+    const int64_t groups = weights.padded_inputs / GROUP;
+    float sums[GROUP_ROWS * PANEL];
+    for (int row = 0; row < block.rows; row += GROUP_ROWS) {
+        const int rows = least(GROUP_ROWS, block.rows - row);
+        for (int j = 0, columns; j < block.columns; j += columns * WIDTH) {
+            columns = rows <= 2 && j + 4 * WIDTH <= block.columns ? 4 : 2;
+            const AddUpGroups *add_up = columns == 4 ? add_up_groups_four : add_up_groups_two;
+            add_up[rows - 1](block.inputs + row * weights.padded_inputs, weights.padded_inputs,
+                             block.group_sums + row * groups, groups, panel, block.first + j, sums + j);
+        }
+        end_rows(block, row, rows, sums);
+    }
+}
+
+void multiply(const Block &block) {
+    if (block.weights->four_bits) return multiply_groups(block);
+    const Weights &weights = *block.weights;
+    const int8_t *panel = weights.panel_weights + block.panel * weights.panel_bytes;
     const int32_t *offsets = weights.offsets + block.panel * PANEL;
     float sums[DOT_ROWS * PANEL];
     for (int row = 0; row < block.rows; row += DOT_ROWS) {
@@ -158,7 +220,18 @@ template <typename T> void round_as(const Rounding &to, const T *x) {
     const float top = largest(high);
     *to.scale = top / 127.0f + sum(nothing);
     const Floats factor = set1(127.0f / top), least_value = set1(-127.0f);
-    for (d = 0; d < padding; d += WIDTH) store_inputs(to.rounded + d, round(max(mul(load(y + d), factor), least_value)));
+    const int flip = UNSIGNED && !to.sums ? -128 : 0;
+    for (d = 0; d < padding; d += WIDTH) {
+        const Floats whole = round(max(mul(load(y + d), factor), least_value));
+        store_inputs(to.rounded + d, whole, flip);
+        store(y + d, whole);
+    }
+    if (!to.sums) return;
+    for (int group = 0; group < padding / GROUP; group++) {
+        Floats whole = zero;
+        for (d = group * GROUP; d < (group + 1) * GROUP; d += WIDTH) whole = add(whole, load(y + d));
+        to.sums[group] = sum(whole);
+    }
 }
 
 void round_row(const Rounding &to) {

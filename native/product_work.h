@@ -24,7 +24,7 @@ struct Inputs {
     std::unique_ptr<char[]> memory;
     int64_t size = 0, rows = 0, padded = 0;
     int8_t *rounded = nullptr;
-    float *scales = nullptr;
+    float *scales = nullptr, *sums = nullptr;
 
     /* Room for so many; what was there is lost. */
     void make(int64_t row_count, int64_t padded_inputs);
@@ -41,9 +41,9 @@ struct Cut {
 void multiply_piece(const ProductKernels &kernels, const Weights &weights, const Cut &cut, int piece,
                     const Inputs &inputs, Ending ending, float *out);
 
-/* Rounds rows [first, first + ROUNDED_ROWS) as far as there are that many. scratch: [padded_inputs]. */
-void round_piece(const ProductKernels &kernels, const void *x, bool bf16, int64_t size, const float *norm, float eps,
-                 int piece, Inputs &inputs, float *scratch);
+/* Rounds the piece's rows, up to ROUNDED_ROWS, for `weights`. scratch: [padded_inputs]. */
+void round_piece(const ProductKernels &kernels, const Weights &weights, const void *x, bool bf16, const float *norm,
+                 float eps, int piece, Inputs &inputs, float *scratch);
 
 inline int rounding_pieces(int64_t rows) { return static_cast<int>((rows + ROUNDED_ROWS - 1) / ROUNDED_ROWS); }
 inline char *aligned(char *p) { return reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(p) + 63) / 64 * 64); }

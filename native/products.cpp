@@ -35,9 +35,49 @@ int64_t row_of(const Weights &weights, int64_t panel, int column) {
     return row < weights.outputs ? row : -1;
 }
 
+/* To IEEE 754's half precision, to nearest, ties to even; magnitudes beyond its largest finite number become that. */
+uint16_t to_half(float x) {
+    uint32_t bits;
+    const float scaled = std::min(std::fabs(x), 65504.0f) * 0x1p-112f; /* its exponents are then those of a half */
+    std::memcpy(&bits, &scaled, sizeof bits);
+    const uint32_t half = (bits + 0xfff + (bits >> 13 & 1)) >> 13;
+    return static_cast<uint16_t>(half | (x < 0 ? 0x8000 : 0));
+}
+
+float from_half(uint16_t half) {
+    const uint32_t bits = (half & 0x7fffu) << 13;
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return half & 0x8000 ? x * -0x1p112f : x * 0x1p112f;
+}
+
+/* Rounds a row of the weight into its column of the panels, group by group: what was rounded so before, between a least
+ * and a largest value, comes out as it was. */
+void pack_groups(const Weights &to, int64_t column, const void *weight, int32_t format, int64_t row) {
+    uint8_t *at = reinterpret_cast<uint8_t *>(const_cast<int8_t *>(to.panel_weights)) + column / PANEL * to.panel_bytes;
+    for (int64_t first = 0; first < to.inputs; first += GROUP, at += GROUP_BYTES) {
+        const int count = static_cast<int>(std::min<int64_t>(GROUP, to.inputs - first));
+        float values[GROUP], low = INFINITY, high = -INFINITY;
+        for (int k = 0; k < count; k++) {
+            values[k] = wide(weight, format, row * to.inputs + first + k);
+            low = std::min(low, values[k]), high = std::max(high, values[k]);
+        }
+        uint16_t *scales = reinterpret_cast<uint16_t *>(at + PANEL * GROUP / 2) + column % PANEL;
+        scales[0] = to_half((high - low) / 15.0f), scales[PANEL] = to_half(low);
+        const float scale = from_half(scales[0]), least = from_half(scales[PANEL]);
+        for (int k = 0; k < count; k++) {
+            const float steps = scale > 0 ? (values[k] - least) / scale : 0.0f;
+            const long whole = std::lrint(std::min(15.0f, std::max(0.0f, steps)));
+            const int pair = k / (2 * STEP), second = k / STEP % 2;
+            at[(pair * PANEL + column % PANEL) * STEP + k % STEP] |= static_cast<uint8_t>(whole << 4 * second);
+        }
+    }
+    const_cast<float *>(to.scales)[column] = 1.0f;
+}
+
 /* Rounds a row of the weight into its column of the panels. */
 void pack_row(const Weights &to, int64_t column, const void *weight, int32_t format, int64_t row) {
-    int8_t *packed = const_cast<int8_t *>(to.panel_weights) + column / PANEL * PANEL * to.padded_inputs;
+    int8_t *packed = const_cast<int8_t *>(to.panel_weights) + column / PANEL * to.panel_bytes;
     packed += column % PANEL * STEP;
     float top = 1e-30f;
     for (int64_t k = 0; k < to.inputs; k++) top = std::max(top, std::fabs(wide(weight, format, row * to.inputs + k)));
@@ -58,7 +98,7 @@ void pack_row(const Weights &to, int64_t column, const void *weight, int32_t for
 namespace headway {
 
 void Inputs::make(int64_t row_count, int64_t padded_inputs) {
-    const int64_t need = row_count * (padded_inputs + static_cast<int64_t>(sizeof(float))) + 128;
+    const int64_t floats = 1 + padded_inputs / GROUP, need = row_count * (padded_inputs + floats * 4) + 64;
     if (need > size) {
         memory.reset();
         size = 0;
@@ -69,6 +109,7 @@ void Inputs::make(int64_t row_count, int64_t padded_inputs) {
     padded = padded_inputs;
     rounded = reinterpret_cast<int8_t *>(aligned(memory.get()));
     scales = reinterpret_cast<float *>(rounded + rows * padded);
+    sums = scales + rows;
 }
 
 Cut::Cut(const Weights &weights, int64_t rows, int threads) {
@@ -90,6 +131,7 @@ void multiply_piece(const ProductKernels &kernels, const Weights &weights, const
     block.weights = &weights;
     block.inputs = inputs.rounded + row * inputs.padded;
     block.row_scales = inputs.scales + row;
+    block.group_sums = inputs.sums + row * (inputs.padded / GROUP);
     block.panel = column / cut.halves;
     block.rows = static_cast<int>(std::min<int64_t>(cut.rows_each, inputs.rows - row));
     block.first = column % cut.halves * HALF;
@@ -100,19 +142,20 @@ void multiply_piece(const ProductKernels &kernels, const Weights &weights, const
     kernels.multiply(block);
 }
 
-void round_piece(const ProductKernels &kernels, const void *x, bool bf16, int64_t size, const float *norm, float eps,
-                 int piece, Inputs &inputs, float *scratch) {
+void round_piece(const ProductKernels &kernels, const Weights &weights, const void *x, bool bf16, const float *norm,
+                 float eps, int piece, Inputs &inputs, float *scratch) {
     const int64_t first = static_cast<int64_t>(piece) * ROUNDED_ROWS;
     for (int64_t row = first; row < std::min<int64_t>(first + ROUNDED_ROWS, inputs.rows); row++) {
         Rounding rounding;
-        rounding.x = static_cast<const char *>(x) + row * size * (bf16 ? 2 : 4);
+        rounding.x = static_cast<const char *>(x) + row * weights.inputs * (bf16 ? 2 : 4);
         rounding.norm = norm;
         rounding.eps = eps;
-        rounding.size = size;
+        rounding.size = weights.inputs;
         rounding.padded = inputs.padded;
         rounding.bf16 = bf16;
         rounding.rounded = inputs.rounded + row * inputs.padded;
         rounding.scale = inputs.scales + row;
+        rounding.sums = weights.four_bits ? inputs.sums + row * (inputs.padded / GROUP) : nullptr;
         rounding.scratch = scratch;
         kernels.round(rounding);
     }
@@ -155,7 +198,7 @@ void headway_products::make(int64_t rows, int64_t padded) {
 
 void headway_products::run(int worker) {
     rounding.share(rounding_pieces(inputs.rows), [&](int piece) {
-        round_piece(*kernels, x, bf16, weights->inputs, norm, eps, piece, inputs, scratch_of(worker));
+        round_piece(*kernels, *weights, x, bf16, norm, eps, piece, inputs, scratch_of(worker));
     });
     const Cut cut(*weights, inputs.rows, pool->threads());
     multiplying.share(cut.count,
@@ -165,8 +208,8 @@ void headway_products::run(int worker) {
 /* -- the C interface */
 
 headway_weights *headway_weights_pack(const void *weight, int32_t format, const float *bias, int64_t outputs,
-                                      int64_t inputs, int32_t gated) {
-    if (inputs > MOST_INPUTS) return nullptr;
+                                      int64_t inputs, int32_t gated, int32_t bits) {
+    if (inputs > MOST_INPUTS || (bits != 8 && bits != 4)) return nullptr;
     std::unique_ptr<headway_weights> made(new (std::nothrow) headway_weights);
     if (!made) return nullptr;
     made->inputs = inputs;
@@ -174,21 +217,23 @@ headway_weights *headway_weights_pack(const void *weight, int32_t format, const 
     made->outputs = outputs;
     made->panels = gated ? (outputs / 2 + HALF - 1) / HALF : (outputs + PANEL - 1) / PANEL;
     made->gated = gated;
-    const int64_t columns = made->panels * PANEL, size = columns * (made->padded_inputs + 12);
+    made->four_bits = bits == 4;
+    made->panel_bytes = bits == 4 ? made->padded_inputs / GROUP * GROUP_BYTES : made->padded_inputs * PANEL;
+    const int64_t columns = made->panels * PANEL, size = made->panels * made->panel_bytes + columns * 12;
     made->memory.reset(new (std::nothrow) char[static_cast<size_t>(size) + 64]);
     if (!made->memory) return nullptr;
     made->bytes = size;
     char *at = aligned(made->memory.get());
     std::memset(at, 0, static_cast<size_t>(size));
     made->panel_weights = reinterpret_cast<int8_t *>(at);
-    float *floats = reinterpret_cast<float *>(at + columns * made->padded_inputs);
+    float *floats = reinterpret_cast<float *>(at + made->panels * made->panel_bytes);
     made->scales = floats;
     made->biases = floats + columns;
     made->offsets = reinterpret_cast<int32_t *>(floats + 2 * columns);
     for (int64_t column = 0; column < columns; column++) {
         const int64_t row = row_of(*made, column / PANEL, static_cast<int>(column % PANEL));
         if (row < 0) continue;
-        pack_row(*made, column, weight, format, row);
+        (made->four_bits ? pack_groups : pack_row)(*made, column, weight, format, row);
         if (bias) floats[columns + column] = bias[row];
     }
     return made.release();

@@ -12,6 +12,10 @@ namespace headway {
 enum { PANEL = 64, STEP = 4, HALF = PANEL / 2 };
 /* Inputs are padded to a multiple of it. */
 enum { INPUTS = 64 };
+/* Weights of 4 bits have a scale and a least value for each GROUP of inputs of an output, as GGUF's Q4_1. A group of a panel
+ * is [pair of steps][output][input], the pair's first step in the lower halves of the bytes; then the outputs' scales, and
+ * their least values, in half precision. */
+enum { GROUP = 32, PAIRS = GROUP / STEP / 2, GROUP_BYTES = PANEL * (GROUP / 2 + 4) };
 
 /* What becomes of sums on their way out. */
 enum Ending {
@@ -23,11 +27,11 @@ enum Ending {
 
 struct Weights {
     int64_t inputs, padded_inputs; /* of an output */
-    int64_t outputs, panels;
-    bool gated;
-    const int8_t *panel_weights; /* [panels, padded_inputs / STEP, PANEL, STEP], from -127 to 127 */
-    const float *scales, *biases; /* [panels * PANEL] */
-    const int32_t *offsets;      /* [panels * PANEL]: what sums start from where inputs are unsigned */
+    int64_t outputs, panels, panel_bytes;
+    bool gated, four_bits;
+    const int8_t *panel_weights;  /* [panels, panel_bytes]; those of 8 bits are from -127 to 127 */
+    const float *scales, *biases; /* [panels * PANEL]; scales are 1 where groups have them */
+    const int32_t *offsets;       /* [panels * PANEL]: what sums of 8-bit weights start from where inputs are unsigned */
 };
 
 /* Rows of inputs and the columns of a panel, to multiply. */
@@ -35,6 +39,7 @@ struct Block {
     const Weights *weights;
     const int8_t *inputs;    /* [rows, padded_inputs] */
     const float *row_scales; /* [rows] */
+    const float *group_sums; /* [rows, padded_inputs / GROUP]: sums of inputs, for weights of 4 bits */
     int64_t panel;
     int rows, first, columns; /* columns of the panel: all of it, or one HALF */
     Ending ending;
@@ -51,6 +56,7 @@ struct Rounding {
     int bf16;
     int8_t *rounded; /* [padded] */
     float *scale;    /* not finite where any of x is not */
+    float *sums;     /* [padded / GROUP] of whole numbers, for weights of 4 bits; NULL for others */
     float *scratch;  /* [padded] */
 };
 

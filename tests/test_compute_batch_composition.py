@@ -16,7 +16,9 @@ LENGTHS = (1, 2, 7, 16, 33, 130, 300)
 ROOM = tuple(range(32))
 
 
-@pytest.fixture(scope="module", params=["fp32 off", "bf16 off", "int8 off", "fp32 auto", "bf16 auto", "int8 auto"])
+@pytest.fixture(
+    scope="module", params=["fp32 off", "bf16 off", "int8 off", "fp32 auto", "bf16 auto", "int8 auto", "int4 auto"]
+)
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextExecutor]:
     """By torch's operators, and by the native kernels where they are."""
     cache: Path = tmp_path_factory.mktemp("weights")

@@ -396,11 +396,11 @@ def test_a_pause_is_a_wait_for_a_turn_with_its_price_and_nothing_is_lost() -> No
         isinstance(wait, Wait) and record.stage is Stage.RUNNING and record.doing == ("stalled", "turn", "deadline")
     )
     assert (wait.on, wait.rule, wait.unit, wait.by) == ("turn", "deadline", "ms", "tight")
-    assert wait.need > wait.have == 0 and wait.price > 0  # what it can spare is given away already, to later steps
+    assert wait.need > wait.have == 0 and wait.price_ms > 0  # what it can spare is given away already, to later steps
     words = world.said("lax")
     assert (
         f"others have less slack. If it moved, tight would be complete {wait.need} ms later, which can spare 0 ms; "
-        f"the pause makes it {wait.price} ms later itself. Its latent stays, nothing is lost." in words
+        f"the pause makes it {wait.price_ms} ms later itself. Its latent stays, nothing is lost." in words
     )
     view = request_view(world.story, record, world.clock.now_ns())
     assert brief(view) == f"stalled: paused: tight would be {wait.need} ms later and can spare 0 ms"

@@ -17,6 +17,7 @@ FOUND_DOTS = getattr(FOUND, "dots", ("absent",))
 WITH_EVERY_DOT = pytest.mark.parametrize("dots", FOUND_DOTS)
 #: (outputs, inputs): of the default model, and sizes that leave a rest.
 SHAPES = [(960, 576), (576, 1536), (64, 64), (98, 48), (33, 7), (1, 1), (130, 65)]
+OF_BOTH_SIZES = pytest.mark.parametrize("bits", [8, 4])
 AT_SHAPES = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -34,10 +35,21 @@ def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x * (torch.full_like(top, 127) / top)).round(), top / 127
 
 
-def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def rounded_in_groups(weight: torch.Tensor) -> torch.Tensor:
+    """Sixteen values from the least to the largest of each 32 inputs, these in half precision: GGUF's Q4_1."""
+    parts = []
+    for values in weight.split(32, 1):
+        low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
+        scale, least = ((high - low) / torch.full_like(low, 15)).half().float(), low.half().float()
+        steps = torch.where(scale > 0, (values - least) / scale, 0).clamp(0, 15).round()
+        parts.append(steps * scale + least)
+    return torch.cat(parts, 1)
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, bits: int = 8) -> torch.Tensor:
     (whole_x, row_scales), (whole_w, scales) = rounded(x), rounded(weight)
-    sums = whole_x.double() @ whole_w.double().T
-    return sums * row_scales * scales.T + (0 if bias is None else bias)
+    wide = rounded_in_groups(weight).double() if bits == 4 else whole_w.double() * scales
+    return whole_x.double() @ wide.T * row_scales + (0 if bias is None else bias)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -47,13 +59,14 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @WITH_EVERY_DOT
 @AT_SHAPES
+@OF_BOTH_SIZES
 @pytest.mark.parametrize("rows", [1, 3, 13, 50])
-def test_a_product_is_that_of_the_rounded_numbers(dots, shape, rows):
+def test_a_product_is_that_of_the_rounded_numbers(dots, shape, bits, rows):
     weight, bias, x = drawn(*shape), drawn(shape[0]), drawn(rows, shape[1])
     products = multiplier(dots, 2)
     for offset in (None, bias):
-        found = products.multiply(x, PackedWeights(library(), weight, offset))
-        assert close(found, reference(x, weight, offset))
+        found = products.multiply(x, PackedWeights(library(), weight, offset, bits=bits))
+        assert close(found, reference(x, weight, offset, bits))
 
 
 @WITH_EVERY_DOT
@@ -99,10 +112,11 @@ def test_inputs_are_normalised_first_where_asked(dots):
 
 
 @WITH_EVERY_DOT
+@OF_BOTH_SIZES
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_row_has_the_same_bits_in_any_batch_and_on_any_number_of_threads(dots, gated):
+def test_a_row_has_the_same_bits_in_any_batch_and_on_any_number_of_threads(dots, bits, gated):
     weight, bias, x = drawn(192, 200), drawn(192), drawn(150, 200)
-    packed = PackedWeights(library(), weight, bias, gated=gated)
+    packed = PackedWeights(library(), weight, bias, gated=gated, bits=bits)
     alone = multiplier(dots, 1)
     expected = torch.cat([alone.multiply(row[None], packed) for row in x])
     for threads in (1, 2, 5):
@@ -132,12 +146,13 @@ def test_the_largest_sums_do_not_overflow(dots):
 
 
 @WITH_EVERY_DOT
+@OF_BOTH_SIZES
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")], ids=["nan", "inf", "minus inf"])
-def test_a_number_that_is_not_one_spoils_its_own_row_and_no_other(dots, value):
+def test_a_number_that_is_not_one_spoils_its_own_row_and_no_other(dots, bits, value):
     weight, x = drawn(98, 48), drawn(5, 48)
     products = multiplier(dots, 2)
     for gated in (False, True):
-        packed = PackedWeights(library(), weight, gated=gated)
+        packed = PackedWeights(library(), weight, gated=gated, bits=bits)
         expected = products.multiply(x, packed)
         spoiled = x.clone()
         spoiled[2, 40] = value
@@ -145,6 +160,15 @@ def test_a_number_that_is_not_one_spoils_its_own_row_and_no_other(dots, value):
             assert bool(products.multiply(spoiled, packed, norm=norm)[2].isnan().all())
         found = products.multiply(spoiled, packed)
         assert torch.equal(found[[0, 1, 3, 4]], expected[[0, 1, 3, 4]])
+
+
+@WITH_EVERY_DOT
+def test_weights_of_4_bits_come_out_as_they_were(dots):
+    """Rounded weights, read off with rows of a single 127."""
+    weight = rounded_in_groups(drawn(70, 100) * torch.logspace(-2, 3, 70)[:, None])
+    found = multiplier(dots, 2).multiply(torch.eye(100) * 127, PackedWeights(library(), weight, bits=4))
+    assert bool(((found.T / 127 - weight).abs() <= 1e-6 * weight.abs().amax(1, keepdim=True)).all())
+    assert torch.equal(rounded_in_groups(weight), weight)
 
 
 @WITH_EVERY_DOT

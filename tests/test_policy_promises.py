@@ -203,7 +203,7 @@ def test_under_pressure_the_one_with_the_most_slack_pauses_and_the_verdict_has_i
     wait = pause(courses, courses[1], started, slow.follow(courses), {0: "tight", 1: "lax"})
     assert (wait.on, wait.rule, wait.unit, wait.by) == ("turn", "deadline", "ms", "tight")
     assert (wait.need, wait.have, wait.short) == (3, 1, 2)  # four updates of 0.5 ms, and 0.3 ms of decoding, of 1 ms
-    assert wait.price > 0
+    assert wait.price_ms > 0
 
 
 def test_an_update_of_another_kind_saves_nothing_and_waits_behind() -> None:

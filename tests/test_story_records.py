@@ -15,11 +15,15 @@ from headway.core.events import (
     Delivered,
     Failed,
     Levels,
+    Offloaded,
     Prompted,
     Rates,
     Received,
     Recovery,
     Refused,
+    ReloadDropped,
+    Reloaded,
+    ReloadStarted,
     TurnedAway,
 )
 from headway.core.plan import Grammar
@@ -29,6 +33,7 @@ from headway.replica import messages
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view, request_views
 from headway.story.tell.views import StandingWait
+from test_tiers import evicted
 from world import SAMPLED, Allowing, World, as_json
 
 
@@ -216,7 +221,7 @@ def test_blocks_that_the_sequences_of_one_request_share_would_all_be_freed():
 FIELDS = {"id", "pattern", "stage", "verdict", "sequences", "preemptions", "preempted_for", "prefix", "intervals",
           "elapsed_ms"}  # fmt: skip
 WAIT = {"kind", "on", "rule", "unit", "need", "have", "short", "free", "reusable", "holders", "others", "ahead",
-        "since_step", "since_ms", "kept", "by", "price"}  # fmt: skip
+        "since_step", "since_ms", "kept", "by", "price_ms"}  # fmt: skip
 POSITIONS = {"known", "computed", "reused", "regained", "prefilled", "decoded", "recomputed", "lost"}
 
 
@@ -407,7 +412,8 @@ def every_event() -> World:
 
 def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
     world = every_event()
-    assert {type(event) for event in world.events} == set(get_args(AnyEvent))
+    of_tiers = {ReloadStarted, Reloaded, ReloadDropped, Offloaded}
+    assert {type(event) for event in world.events} == set(get_args(AnyEvent)) - of_tiers
     emissions = (Emission("old", 0, (1, 2), None), Emission("old", 1, (3,), "stop"))
     sent = messages.Told(tuple(world.events), emissions)
     heard = messages.decode_to_front(messages.encode(sent))
@@ -419,6 +425,23 @@ def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
     now = world.clock.now_ns()
     for id, record in world.story.ended.items():
         assert request_view(story, story.record(id), now) == request_view(world.story, record, now)
+
+
+def test_every_kind_of_event_about_tiers_survives_the_socket_and_tells_the_same_story():
+    world = World(blocks=12, block_tokens=8, seats=4, step_tokens=64, host_slots=2, disk_slots=40, disk_delay=50,
+                  staging=True)  # fmt: skip
+    prompt = evicted(world, 40)
+    world.add("runs", 30, max_tokens=40)
+    world.step()
+    world.add("again", prompt, max_tokens=2)
+    world.run()
+    heard = messages.decode_to_front(messages.encode(messages.Told(tuple(world.events), ())))
+    assert {type(event) for event in heard.events} >= {ReloadStarted, Reloaded, ReloadDropped, Offloaded}
+    story, now = Story(), world.clock.now_ns()
+    for event in heard.events:
+        story.fold(event)
+    record = world.story.record("again")
+    assert request_view(story, story.record("again"), now) == request_view(world.story, record, now)
 
 
 def test_every_message_survives_the_socket():

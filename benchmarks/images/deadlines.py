@@ -170,7 +170,7 @@ def poisson(rate: float, seconds: float, seed: int) -> list[float]:
 
 
 def batches(result: dict[str, Any], executor: DiffusionExecutor, durations: Durations, deadline_s: float) -> None:
-    """64 images that arrive together, in batches of each size."""
+    """Images that arrive together, in batches of each size."""
     prompts, rows = Prompts(executor), []
     for batch in BATCHES:
         side = Headway(executor, prompts, durations, batch)

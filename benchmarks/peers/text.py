@@ -60,31 +60,35 @@ class Samples:
 
 def measure(args: argparse.Namespace, sides: list[Running]) -> None:
     """Rounds of the sides in turn at each shape, until `--seconds` are over; a side's turn moves on each round."""
-    samples, ends = Samples(args.folder), time.monotonic() + args.seconds
+    ends = time.monotonic() + args.seconds
     shapes = [shape for shape in SHAPES[args.what] if not args.only or shape.sequences in args.only]
-    longest: dict[Shape, float] = {}
+    longest: dict[tuple[Shape, str], float] = {}
     for round_ in range(args.rounds):
         for shape in shapes:
-            began = time.monotonic()
-            if began + longest.get(shape, 0.0) > ends:
-                continue
-            prompts = shape.prompts(seed := time.time_ns() % (1 << 32))
+            seed = time.time_ns() % (1 << 32)
             for place in range(len(sides)):
                 side = sides[(place + round_) % len(sides)]
+                began = time.monotonic()
+                if began + longest.get((shape, side.name), 0.0) > ends:
+                    continue
                 for busy in (False, True) if args.what == "busy" else (False,):
-                    with Busy() if busy else contextlib.nullcontext():
-                        others = Others(side.pid)
-                        answer = side.ask({"prompts": prompts, "emits": shape.emits})
-                        cores = others.cores()
-                    told = answer.pop("tokens")
-                    samples.add(
-                        what=args.what, model=args.model, side=side.name, sequences=shape.sequences,
-                        prompt=shape.prompt, emits=shape.emits, busy=busy, seed=seed, **answer,
-                        begins=told[0][:8], memory=side.memory(), others=cores, at=round(time.time()),
-                    )  # fmt: skip
-                    said = f"{shape!s:16} {side.name:24} {_rates(shape, answer)}   others {cores:.2f} cores"
-                    print(said, flush=True)
-            longest[shape] = max(longest.get(shape, 0.0), time.monotonic() - began)
+                    ask(args, side, shape, seed, busy)
+                longest[shape, side.name] = time.monotonic() - began
+
+
+def ask(args: argparse.Namespace, side: Running, shape: Shape, seed: int, busy: bool) -> None:
+    """One job of one side, noted; with `busy` beside a process that computes all the time."""
+    with Busy() if busy else contextlib.nullcontext():
+        others = Others(side.pid)
+        answer = side.ask({"prompts": shape.prompts(seed), "emits": shape.emits})
+        cores = others.cores()
+    told = answer.pop("tokens")
+    Samples(args.folder).add(
+        what=args.what, model=args.model, side=side.name, sequences=shape.sequences, prompt=shape.prompt,
+        emits=shape.emits, busy=busy, seed=seed, **answer, begins=told[0][:8], memory=side.memory(), others=cores,
+        at=round(time.time()),
+    )  # fmt: skip
+    print(f"{shape!s:16} {side.name:24} {_rates(shape, answer)}   others {cores:.2f} cores", flush=True)
 
 
 def _rates(shape: Shape, answer: dict[str, Any]) -> str:

@@ -11,7 +11,10 @@ from rich.text import Text
 
 from headway.artifacts.files import ModelFiles
 from headway.core.config import Origins, ServeOptions
+from headway.core.tiers import TierLevel, TierName
 from headway.replica.messages import Ready, ReadyModel
+
+_PLACES: dict[TierName, str] = {"host": "in host memory", "disk": "on disk"}
 
 
 def start_panel(
@@ -55,6 +58,8 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
             f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, "
             f"state (KV cache) in {facts.state_format}"
         )
+        if model.tiers:
+            rows["tiers"] = "; ".join(map(_tier, model.tiers))
         rows["seats"] = f"{model.seats} sequences"
     if (images := facts.images) is not None:
         rows["pool"] = f"{size(model.reserved_bytes)} of latents and features in {facts.state_format}"
@@ -66,6 +71,11 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
         "step budget": f"{model.step_tokens} positions{gap}",
         "context": f"{model.max_context:,} positions",
     }
+
+
+def _tier(tier: TierLevel) -> str:
+    held = f", {tier.blocks:,} held from before" if tier.blocks else ""
+    return f"{tier.total:,} blocks {_PLACES[tier.name]}, {size(tier.total * tier.bytes)}{held}"
 
 
 def curl(model: ReadyModel, url: str, *, keyed: bool) -> str:

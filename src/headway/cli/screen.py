@@ -67,6 +67,7 @@ def screen(view: BoardView, width: int, height: int, where: str, note: str) -> l
     models = [line for model in view.models for line in _apart(model, view.models, width)[:spoken]]
     if len(view.models) < 2:
         models = [_space(view, width), _label("seats") + _seats(view.seats, view.stages, _bar_width(width))]
+    models += _tiers(view.models)
     alarms = [*(_loop(loop) for loop in view.loops), *(_label("stuck") + words for words in view.stuck)]
     for line in alarms:
         line.stylize("yellow", 7)
@@ -156,6 +157,16 @@ def _pool(model: ModelShown, bars: int) -> Text:
     parts = [(amounts[name], *part) for name, part in _POOL_PARTS.items()]
     words = "  ".join(f"{shown[name]} {name}" for name in _POOL_PARTS)
     return bar(parts, bars) + f"  {words} of {shown['total']}"
+
+
+def _tiers(models: Sequence[ModelShown]) -> list[Text]:
+    """A line of what lies outside the pools, where there are tiers."""
+    told = [
+        f"{f'{model.model} ' if len(models) > 1 else ''}{tier.name} {tier.blocks:,} of {tier.total:,} blocks"
+        for model in models
+        for tier in model.tiers
+    ]
+    return [_label("tiers") + " · ".join(told)] if told else []
 
 
 def _through(model: ModelShown) -> Text:
@@ -282,6 +293,8 @@ def _counters(counts: dict[str, int]) -> Text:
         f"drafts {counts['drafts_accepted']:,}/{drafts:,}",
         f"{counts['slow_readers']:,} slow readers",
     ]
+    if counts["offloaded_blocks"]:
+        words.append(f"{counts['offloaded_blocks']:,} offloaded, {counts['reloaded_blocks']:,} reloaded")
     return _label("so far") + " · ".join(words)
 
 

@@ -20,6 +20,7 @@ from headway.core.options import (
     decimal,
     file_name,
     flag,
+    folder_name,
     key,
     model_name,
     option,
@@ -236,9 +237,19 @@ class ServeOptions:
     prefix_cache: bool = option(
         True, "prefix caching: reuse the state of prefixes seen before (on by default)", switch
     )
-    host_tier: Memory | None = option(None, "host memory for blocks offloaded from the pool", _bytes, metavar="SIZE")
-    disk_tier: str | None = option(None, "folder for blocks offloaded from the pool", metavar="PATH")
-    disk_tier_bytes: Memory | None = option(None, "maximum size of the disk tier", _bytes, metavar="SIZE")
+    host_tier: Memory | None = option(
+        None,
+        "host memory for copies of blocks of the KV cache, from which they are reloaded once they were evicted",
+        _bytes,
+        metavar="SIZE",
+    )
+    disk_tier: str | None = option(
+        None,
+        "folder for such copies on disk, which also survive a restart; needs --disk-tier-bytes",
+        folder_name,
+        metavar="PATH",
+    )
+    disk_tier_bytes: Memory | None = option(None, "size of the disk tier", _bytes, metavar="SIZE")
     event_log: str | None = option(
         None,
         "file that every event is appended to; an existing event log is renamed to PATH.1",
@@ -277,6 +288,7 @@ class ServeOptions:
             value = getattr(self, name)
             if value != default[name] and refused(value):
                 raise ConfigError(flag(name), f"{value} is not implemented yet")
+        self._check_tiers()
         if self.step_tokens is None:
             return
         if self.gap_ms != default["gap_ms"]:
@@ -287,6 +299,15 @@ class ServeOptions:
                 f"{self.seats} is more than --step-tokens, which is {self.step_tokens}, and every sequence needs a "
                 "position in each step; lower --seats or raise --step-tokens",
             )
+
+    def _check_tiers(self) -> None:
+        if (self.disk_tier is None) != (self.disk_tier_bytes is None):
+            names = ("--disk-tier", "--disk-tier-bytes")
+            given, other = names if self.disk_tier is not None else reversed(names)
+            raise ConfigError(given, f"needs {other} as well")
+        for name, value in (("--host-tier", self.host_tier), ("--disk-tier", self.disk_tier)):
+            if value is not None and not self.prefix_cache:
+                raise ConfigError(name, "needs prefix caching, which is off (--no-prefix-cache)")
 
     @property
     def most_step_tokens(self) -> int:
@@ -299,21 +320,13 @@ class ServeOptions:
         return self.gap_ms if self.step_tokens is None else None
 
 
-def _any(value: Any) -> bool:
-    return True
-
-
 def _one_of(*values: str) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
 #: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "weights": _one_of("int4"),
     "state": _one_of("int8"),
-    "host_tier": _any,
-    "disk_tier": _any,
-    "disk_tier_bytes": _any,
 }
 
 
@@ -322,8 +335,7 @@ def _notes() -> dict[str, str]:
     notes = {}
     for name, refused in NOT_YET.items():
         choices = [choice for choice in options.specs(ServeOptions)[name].choices if refused(choice)]
-        if choices or refused is _any:
-            notes[name] = f" [not implemented yet{': ' if choices else ''}{', '.join(choices)}]"
+        notes[name] = f" [not implemented yet: {', '.join(choices)}]"
     return notes
 
 

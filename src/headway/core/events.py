@@ -14,6 +14,7 @@ import msgspec
 from headway.core.miss import Miss
 from headway.core.recovery import NO_DEMAND, Demand, Phase, Rates
 from headway.core.request import Pause
+from headway.core.tiers import Fault, ReloadChoice, TierLevel, TierName
 from headway.core.verdict import Never, Wait
 
 #: The numbers of blocks over which the beginnings of prompts are compared.
@@ -46,6 +47,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     state: str = ""
     kernels: dict[str, str] = {}
     pattern: str = "text"
+    tiers: tuple[TierLevel, ...] = ()
 
 
 class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
@@ -116,7 +118,8 @@ class Refused(Event, frozen=True, tag="refused", kw_only=True):
 
 class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
     """It got its seats and blocks. `tables` are block numbers per open sequence, named by index; `inherited` are the
-    positions that each found computed: reused at first admission, regained when resumed."""
+    positions that each found computed, or that were reloaded: reused at first admission, regained when resumed.
+    `choice` is there where blocks that lie in tiers were not reloaded, since computing them is faster."""
 
     step: int
     id: str
@@ -125,6 +128,7 @@ class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
     tables: tuple[tuple[int, ...], ...]
     inherited: tuple[int, ...]
     miss: Miss | None = None
+    choice: ReloadChoice | None = None
 
 
 class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
@@ -138,6 +142,47 @@ class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
     lost: tuple[int, ...]
     blocks: int
     price: int = 0
+
+
+class ReloadStarted(Event, frozen=True, tag="reload_started", kw_only=True):
+    """It got its blocks (`tables`, as in `Admitted`), and no seat: blocks that follow the ones it found are brought
+    back from tiers first (`wait` counts them)."""
+
+    step: int
+    id: str
+    indexes: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    wait: Wait
+    choice: ReloadChoice
+
+
+class Reloaded(Event, frozen=True, tag="reloaded", kw_only=True):
+    """Its blocks are there, `blocks` of them by the tier they came from, or the rest cannot be had (fewer than it
+    awaited): it needs a seat now."""
+
+    id: str
+    blocks: dict[TierName, int]
+
+
+class ReloadDropped(Event, frozen=True, tag="reload_dropped", kw_only=True):
+    """Its blocks were taken so that `by`, which goes before it, could grow: it queues again without any. It was not
+    active, so this is no preemption."""
+
+    step: int
+    id: str
+    by: str
+    blocks: int
+
+
+class Offloaded(Event, frozen=True, tag="offloaded", kw_only=True):
+    """Blocks were copied to tiers since the last such event: `blocks` by tier; how much each tier holds now; and
+    `faults` by tier and by what was wrong with a block that could not be written or read, the last one in words."""
+
+    model: str
+    blocks: dict[TierName, int]
+    tiers: tuple[TierLevel, ...]
+    faults: dict[TierName, dict[Fault, int]] = {}
+    words: str = ""
 
 
 class Levels(msgspec.Struct, frozen=True):
@@ -351,6 +396,10 @@ AnyEvent: TypeAlias = (
     | Refused
     | Admitted
     | Preempted
+    | ReloadStarted
+    | Reloaded
+    | ReloadDropped
+    | Offloaded
     | Stepped
     | Committed
     | Recovery

@@ -119,6 +119,13 @@ def file_name(text: str) -> str:
     return text
 
 
+def folder_name(text: str) -> str:
+    """A folder to be written to; whether it can be shows when it is."""
+    if "\0" in text:
+        raise ValueError(f"{text!r} contains a NUL character")
+    return text
+
+
 def model_name(text: str) -> str:
     """A model's name goes into every answer, as UTF-8."""
     if not text.isprintable():  # half of a surrogate pair is not: it stands for a byte that is not UTF-8

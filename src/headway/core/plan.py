@@ -208,12 +208,18 @@ class StepPlan:
     """One step of one model. `copies` are (source block, target block) pairs, carried out after all items were
     evaluated (a forked sequence gets its own copy of the last, partly filled block). `fills` are such pairs too,
     carried out before any item is evaluated: a known block agrees in part with what follows in a sequence, which goes
-    on with a copy of its own. Of either, all sources are read before any target is written."""
+    on with a copy of its own. Of either, all sources are read before any target is written.
+
+    `offloads` are (block, host slot) pairs, copied before anything else is done, and `reloads` (host slot, block)
+    pairs, copied after the fills and before any item is evaluated: between the pool and host memory (see
+    `memory/tiers.py`). A step may hold nothing else."""
 
     step: int
     items: tuple[Item, ...]
     copies: tuple[tuple[int, int], ...] = ()
     fills: tuple[tuple[int, int], ...] = ()
+    offloads: tuple[tuple[int, int], ...] = ()
+    reloads: tuple[tuple[int, int], ...] = ()
 
     @property
     def spans(self) -> tuple[Span, ...]:

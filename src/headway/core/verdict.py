@@ -87,8 +87,8 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     the rule is `reservation`, what it needs now is there, and `kept` of its need are to be left for growth: `by` is
     the admission that says so (`--admit`), or "recovery" while a recovery loop has admission cut. Where it is
     `budget`, `by` is the option that cut the step's budget, if one did (`--gap-ms 150`). Where it is `deadline`, `by`
-    is the request that would be late if this one moved: that costs it `need` ms, and it can spare `have`; `price` is
-    how much later (ms) the pause makes this one.
+    is the request that would be late if this one moved: that costs it `need` ms, and it can spare `have`; the
+    pause makes this one `price_ms` later.
     """
 
     on: On
@@ -103,7 +103,7 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     others: int = 0
     kept: int = 0
     by: str = ""
-    price: int = 0
+    price_ms: int = 0
 
 
 class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind", omit_defaults=True):

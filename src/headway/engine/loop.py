@@ -61,18 +61,21 @@ class Ports:
 
 @dataclass(slots=True)
 class _Flight:
-    """A planned step whose result is not in yet."""
+    """A planned step whose result is not in yet. To the blocks of those that are `reloading` it copies what lies in
+    tiers."""
 
     model: ServedModel
     plan: StepPlan
     entries: list[Entry]
     planned_at: int
     divided: bool
+    reloading: list[Request]
     requests: list[Request] = field(init=False)
 
     def __post_init__(self) -> None:
         """Each request of the step once."""
-        self.requests = list({entry.request.arrival: entry.request for entry in self.entries}.values())
+        requests = [entry.request for entry in self.entries] + self.reloading
+        self.requests = list({request.arrival: request for request in requests}.values())
 
 
 class Engine:
@@ -193,15 +196,17 @@ class Engine:
 
     def plan(self) -> StepPlan | None:
         """Choose what moves in the next step and take the space for it. None when nobody could move: no request is
-        alive, or all that are await something from outside. Raises StalledError where requests wait, nothing moves,
-        and that was so `TIMES` times for the same reason; the event `NoProgress` has told it."""
+        alive, or all that are await something from outside, or the space of those who do. Raises StalledError where
+        requests wait, nothing moves, and that was so `TIMES` times for the same reason; the event `NoProgress` has
+        told it."""
         if self._flight is not None:
             raise InvariantError("a step is planned while another one is in flight")
-        busy = [model for model in self.models.values() if not model.queues.idle]
+        self.collect()
+        busy = [model for model in self.models.values() if not model.idle]
         at, still, stalled = self.clock.now_ns(), list(busy), []
         while still:
             model, planner = self._look(still, at)
-            if planner.entries:
+            if planner.entries or model.pattern.copies:
                 break
             still.remove(model)
             stalled.append(self._stalled(model, planner, at))
@@ -215,7 +220,8 @@ class Engine:
             if other is not model:
                 planner.waits |= other.pass_turn()
         plan = planner.finish()
-        self._flight = _Flight(model, plan, planner.entries, at, planner.divided)
+        reloading = [request for request in model.queues.reloading if model.pattern.copying(request)]
+        self._flight = _Flight(model, plan, planner.entries, at, planner.divided, reloading)
         for request in self._flight.requests:
             request.in_flight += 1
         self._fail_at_dead_ends(self._flight)
@@ -228,9 +234,7 @@ class Engine:
         turn = next_turn(shares, paces, budgets, self._slowdown)
         model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
         planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
-        planner.running()
-        planner.admissions()
-        planner.rest()
+        planner.fill()
         return model, planner
 
     def commit(self, result: StepResult) -> list[AnyEmission]:
@@ -238,6 +242,7 @@ class Engine:
         flight = self._take_flight()
         pattern = flight.model.pattern
         books = Books(self.clock.now_ns())
+        pattern.committed(flight.plan, result, books.at, books.at - flight.planned_at)
         for part in result.spent:
             flight.model.durations.note(part.kind, part.size, part.rows, part.ns)
         spoiled = {flight.entries[place].request.arrival: flight.entries[place] for place in result.spoiled}
@@ -267,6 +272,7 @@ class Engine:
             self.emit(Failed(at=books.at, id=request.id, message=message, reason=NOT_FINITE))
         for request, reason in finished:
             self.emit(Finished(at=books.at, id=request.id, reason=reason))
+        self.collect()
         return books.emissions
 
     def abort(self, message: str) -> None:
@@ -274,6 +280,7 @@ class Engine:
         back unindexed, also what was indexed before: who knows what the failure left in it."""
         flight = self._take_flight()
         model, at = flight.model, self.clock.now_ns()
+        model.pattern.aborted()
         failed = self._fail_all(model, flight.requests)
         for request in flight.requests:
             self._release(model, request, keep=False)
@@ -281,6 +288,18 @@ class Engine:
         self.emit(Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=levels))
         for request in failed:
             self.emit(Failed(at=at, id=request.id, message=message))
+
+    def collect(self) -> None:
+        """Take in what tiers did beside the steps: blocks that were read from disk, or written to it."""
+        for model in self.models.values():
+            at = self.clock.now_ns()
+            for event in model.pattern.collect(at):
+                self.emit(event)
+            for request in list(model.queues.reloading):
+                if model.pattern.reloading(request) is None:
+                    self._wake(model)
+                    model.queues.reloaded(request)
+                    self.emit(model.pattern.reloaded(request, at))
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -297,13 +316,13 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether no step could move anyone."""
-        return all(model.queues.idle for model in self.models.values())
+        """Whether no step could move anyone, or copy anything between a pool and its tiers."""
+        return all(model.idle for model in self.models.values())
 
     @property
     def awaiting(self) -> bool:
-        """Whether any request awaits something from outside the step."""
-        return any(model.queues.awaiting for model in self.models.values())
+        """Whether anything from outside the step is awaited: a grammar, a read from disk, a write to it."""
+        return any(model.queues.awaiting or model.pattern.moves for model in self.models.values())
 
     def levels(self) -> Levels:
         """Of the only model."""
@@ -327,12 +346,14 @@ class Engine:
     def _wake(self, model: ServedModel) -> None:
         """A model is about to be busy again: time that it did not ask for is not saved up."""
         if model.queues.idle:
-            others = [other.share for other in self.models.values() if other is not model and not other.queues.idle]
+            others = [other.share for other in self.models.values() if other is not model and not other.idle]
             model.device_ns, model.stopped_at = caught_up(model.share, others), None
 
     def _stalled(self, model: ServedModel, planner: Planner, at: int) -> str:
         """Nobody of a model moves in a step. Why not, once that was so `TIMES` times for the same reason; until then,
         and while something from outside the step is awaited that may hold space, nothing."""
+        if model.queues.idle or model.queues.reloading:
+            return ""  # it had only copies to make, and they need none; or blocks come back for those who hold them
         if planner.head is None:
             raise StalledError(f"{len(model.queues.running)} requests of {model.name} hold seats, and none can move")
         if model.queues.awaiting:

@@ -1,5 +1,6 @@
 """How one step of one model is put together: whole items of the running requests (decode positions), divisible ones
-(chunked prefill), admissions, in that order, and last those of the running who stood back for the admitted.
+(chunked prefill), requests whose blocks were reloaded, admissions, in that order, and last those of the running who
+stood back for the admitted.
 
 The decisions are the policy's; space is taken here, at once and for good, so a plan never has to be undone. A
 `Planner` lives for one call of `Engine.plan`.
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from headway.core.events import AnyEvent, Bound, Grown, Preempted, Stepped
+from headway.core.events import AnyEvent, Bound, Grown, Preempted, ReloadDropped, Stepped
 from headway.core.plan import StepPlan
 from headway.core.request import Request, Stage
 from headway.core.verdict import Go, Holder, Wait
@@ -50,12 +51,19 @@ class Planner:
         self._behind: list[Request] = []
         self._holders: tuple[tuple[Holder, ...], int] | None = None
         self._outlooks: list[Outlook] | None = None
-        self._pattern.space.step = step
+        self._pattern.open(step, at)
         self._promises = model.promises
         if self._promises is not None:
             self._promises.open(at, continued=model.stopped_at is not None)
 
     # -- the passes ------------------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """All passes, in their order."""
+        self.running()
+        self.returned()
+        self.admissions()
+        self.rest()
 
     def running(self) -> None:
         """What holds seats moves first, in order: its whole items, each with the space that it lacks, then what they
@@ -92,6 +100,21 @@ class Planner:
             if request.stage is Stage.RUNNING:
                 self._divide(request, work)
 
+    def returned(self) -> None:
+        """Whoever holds its space already, its blocks being reloaded, needs a seat; it was judged when it took the
+        space, so it goes before the queue. Of those who still await blocks the verdict says how many."""
+        for request in list(self._queues.returned):
+            quote = self._pattern.quote(request, self._room.seats)
+            verdict = request.verdict = judge(quote.ask, self._room, self._name_holders)
+            if isinstance(verdict, Go):
+                self._admit(request, quote, verdict.positions)
+            else:
+                self.waits[request.id] = verdict
+        for request in self._queues.reloading:
+            wait = self._pattern.reloading(request)
+            if wait is not None:
+                request.verdict = self.waits[request.id] = wait
+
     def admissions(self) -> None:
         """Judge the head of the queue, and behind a blocked head as far as `look_further` allows."""
         head: Request | None = None
@@ -110,7 +133,10 @@ class Planner:
                     if paused > self._model.options.max_bypass:
                         break
                     continue
-                self._admit(request, quote, verdict.positions)
+                if self._pattern.reloads(quote):
+                    self._reload(request, quote)
+                else:
+                    self._admit(request, quote, verdict.positions)
                 if head is not None and not request.promised:
                     head.overtaken += 1
                 continue
@@ -142,7 +168,7 @@ class Planner:
                 grown=tuple(self._grown),
                 waits=self.waits,
                 head=self.head,
-                waiting=len(self._queues.waiting),
+                waiting=len(self._queues.waiting) + len(self._queues.returned),
                 levels=self._model.levels(),
                 oversized=plan.cost > self._budget,
                 kept=self._kept,
@@ -218,10 +244,14 @@ class Planner:
     # -- space -----------------------------------------------------------------------------------------------
 
     def _make_space(self, request: Request, needed: int) -> bool:
-        """Preempt the last in order until `needed` is available. False when that was `request` itself."""
+        """Preempt the last in order until `needed` is available. False when that was `request` itself. One that holds
+        space without a seat loses it alike."""
         space = self._pattern.space
         while needed > space.free + space.reusable:
-            victim = preempt.victim(self._queues.running, self._queues.order)
+            victim = preempt.victim([*self._queues.running, *self._queues.holding], self._queues.order)
+            if victim.stage is not Stage.RUNNING:
+                self._drop(victim, by=request)
+                continue
             short = 0 if victim is request else needed - space.free - space.reusable
             self._preempt(victim, by=request, short=short)
             if victim is request:
@@ -246,6 +276,11 @@ class Planner:
             )
         )
 
+    def _drop(self, victim: Request, by: Request) -> None:
+        lost = self._pattern.lose(victim)
+        self._queues.drop(victim)
+        self._emit(ReloadDropped(at=self._at, step=self._step, id=victim.id, by=by.id, blocks=lost.space))
+
     # -- the queue -------------------------------------------------------------------------------------------
 
     def _admit(self, request: Request, quote: Quote, grant: int) -> None:
@@ -267,6 +302,14 @@ class Planner:
             self.left -= cost
             self._put(request, work, cost)
 
+    def _reload(self, request: Request, quote: Quote) -> None:
+        """Give the request its space, and have its blocks brought back before it gets its seats."""
+        started = self._pattern.reload(request, quote, self._at, self._step)
+        self._queues.reload(request, started.wait)
+        self.waits[request.id] = started.wait
+        self._holders = self._outlooks = None
+        self._emit(started)
+
     def _keep(self, request: Request, quote: Quote) -> Kept:
         """What must be left when `request` is admitted; those who run are looked at once for all who ask."""
         cut = self._model.recovery.cut
@@ -275,9 +318,10 @@ class Planner:
         if not asks:
             return admit.NOTHING_KEPT
         if rule == "headroom":
-            return admit.headroom(self._queues.seats_used)
+            return admit.headroom(self._queues.seats_used + sum(other.seats for other in self._queues.holding))
         if self._outlooks is None:
-            self._outlooks = [each for other in self._queues.running for each in self._pattern.outlook(other)]
+            holders = [*self._queues.running, *self._queues.holding]
+            self._outlooks = [each for other in holders for each in self._pattern.outlook(other)]
         if rule == "reserve":
             return admit.reserve(self._outlooks, asks, by=admit.CUT if cut else "reserve")
         return admit.predict(self._outlooks, asks, self._model.answers)
@@ -290,7 +334,8 @@ class Planner:
     def _name_holders(self) -> tuple[tuple[Holder, ...], int]:
         """Who would free how much by leaving, the largest first."""
         if self._holders is None:
-            rows = [Holder(request.id, *self._pattern.holding(request)) for request in self._queues.running]
+            holders = [*self._queues.running, *self._queues.holding]
+            rows = [Holder(request.id, *self._pattern.holding(request)) for request in holders]
             rows.sort(key=lambda row: -row.blocks)
             self._holders = tuple(rows[:_NAMED_HOLDERS]), max(0, len(rows) - _NAMED_HOLDERS)
         return self._holders

@@ -151,6 +151,11 @@ class ServedModel:
         return self.queues.seats_used if self.pattern.paced else 1
 
     @property
+    def idle(self) -> bool:
+        """Whether no step of its own could move anyone, or copy anything."""
+        return self.queues.idle and not self.pattern.copies
+
+    @property
     def cost_unit(self) -> Unit:
         return self.pattern.cost_unit
 
@@ -173,7 +178,8 @@ class ServedModel:
         seats, and of the queue whoever is not known to wait for something else. Changes their verdicts, and returns
         them by id."""
         seen = islice(self.queues.waiting.upcoming(), self.options.max_bypass + 1)
-        passed = [*self.queues.running, *(request for request in seen if _would_look(request.verdict))]
+        looked = (request for request in seen if _would_look(request.verdict))
+        passed = [*self.queues.running, *self.queues.returned, *looked]
         for request in passed:
             request.verdict = AWAITS_MODEL
         return {request.id: AWAITS_MODEL for request in passed}

@@ -122,7 +122,7 @@ class Front:
         self.ready: Ready | None = None  # of the replica that serves now, or served last
         self.failure = ""
         self.link = Link(options, heard=self._heard, died=self._died)
-        self.looks = Looks(self.link.say)
+        self.looks = Looks(lambda message: self.link.say(message))
         self._on_change, self._on_alarm = on_change, on_alarm
         self._inboxes: dict[str, Inbox] = {}
         self._ends: deque[float] = deque(maxlen=1000)

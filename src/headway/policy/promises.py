@@ -128,7 +128,7 @@ def pause(
         have=have,
         short=need - have,
         by=names[late.arrival],
-        price=max(0, -(-costs // _MS)),
+        price_ms=max(0, -(-costs // _MS)),
     )
 
 

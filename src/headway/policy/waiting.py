@@ -12,8 +12,9 @@ cause to pass first:
 
 Everyone who is not judged shares the value `BEHIND`, Wait(turn, order); while another model's step runs, those whom
 the next step of their own would look at share `AWAITS_MODEL`. A request that awaits something from outside
-the step (a grammar that is being compiled) is not in the queue: it blocks nobody, and queues at its place when that
-is there.
+the step is not in the queue: it blocks nobody. One whose grammar is being compiled queues at its place when that is
+there. One whose blocks are being reloaded was judged before, and holds its space: when they are there it needs a seat
+only, and is asked before the queue.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ Keep = Callable[[], Kept]
 #: What is awaited from outside the step, and from the models that share the device.
 AWAITS_GRAMMAR = Wait(on="input", rule="grammar", unit="grammars", need=1, have=0, short=1)
 AWAITS_MODEL = Wait(on="turn", rule="model", unit="steps", need=1, have=0, short=1)
+
+
+def awaits_reload(need: int, have: int) -> Wait:
+    """Of `need` blocks that are brought back from tiers, `have` are there."""
+    return Wait(on="input", rule="reload", unit="blocks", need=need, have=have, short=need - have)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from headway.replica.durations import KeptDurations
 from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import Loading, ReadyModel, ToFront
 from headway.replica.options import ModelOptions, ReplicaOptions
+from headway.replica.tiers import OpenTiers, open_tiers
 
 #: What the extra `images` brings, to be typed in a shell whichever way Headway was installed.
 _DIFFUSERS = "'diffusers>=0.42,<0.50'"
@@ -30,13 +31,15 @@ _DIFFUSERS = "'diffusers>=0.42,<0.50'"
 @dataclass(frozen=True)
 class LoadedModel:
     """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, where its
-    durations are kept between runs, if they are, and what shows the latent of a slot, if it has latents."""
+    durations are kept between runs, if they are, what shows the latent of a slot, if it has latents, and its state
+    tiers, if it has any."""
 
     served: ServedModel
     options: ModelOptions
     grammars: Grammars | None = None
     durations: KeptDurations | None = None
     sketch: Callable[[int], Sketch | None] | None = None
+    tiers: OpenTiers | None = None
 
     def ready(self) -> ReadyModel:
         """What the front is told of it."""
@@ -52,14 +55,21 @@ class LoadedModel:
             step_tokens=served.options.step_tokens,
             gap_ms=served.options.gap_ms if is_text else None,
             pool_bytes=0 if is_text else space.total,
+            tiers=self.tiers.books.levels() if self.tiers is not None else (),
         )
 
 
 def hosted_text(
-    executor: Executor, blocks: int, options: ModelOptions, watcher: Watcher, grammars: Grammars | None = None
+    executor: Executor,
+    blocks: int,
+    options: ModelOptions,
+    watcher: Watcher,
+    grammars: Grammars | None = None,
+    tiers: OpenTiers | None = None,
 ) -> LoadedModel:
     """A text model over an executor that has `blocks` state blocks."""
-    memory = StateMemory(BlockPool(blocks, options.block_tokens), prefix_cache=options.prefix_cache)
+    pool = BlockPool(blocks, options.block_tokens, tiers.books if tiers is not None else None)
+    memory = StateMemory(pool, prefix_cache=options.prefix_cache)
     served = text_model(
         executor,
         memory,
@@ -69,7 +79,7 @@ def hosted_text(
         name=options.name,
         weight=options.weight,
     )
-    return LoadedModel(served, options, grammars or Grammars(None))
+    return LoadedModel(served, options, grammars or Grammars(None), tiers=tiers)
 
 
 def hosted_encoder(executor: Executor, options: ModelOptions) -> LoadedModel:
@@ -132,7 +142,8 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
-    return hosted_text(executor, executor.blocks, model, texts.result(), grammars.result())
+    tiers = open_tiers(executor, model)
+    return hosted_text(executor, executor.blocks, model, texts.result(), grammars.result(), tiers)
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:

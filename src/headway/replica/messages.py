@@ -10,6 +10,7 @@ from headway.compute.executor import ModelFacts, Sketch
 from headway.core.errors import ProtocolError
 from headway.core.events import AnyEvent, Loaded
 from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRequest
+from headway.core.tiers import TierLevel
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
@@ -46,7 +47,7 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 class ReadyModel(msgspec.Struct, frozen=True):
     """A model that is loaded, and served as `name`. A model without a KV cache has no blocks; one that keeps latents
-    has `pool_bytes` for them."""
+    has `pool_bytes` for them. `tiers` are what its state tiers hold already."""
 
     name: str
     facts: ModelFacts
@@ -57,6 +58,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
     step_tokens: int
     gap_ms: float | None = None
     pool_bytes: int = 0
+    tiers: tuple[TierLevel, ...] = ()
 
     @property
     def reserved_bytes(self) -> int:
@@ -79,6 +81,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
+            tiers=self.tiers,
         )
 
 

@@ -53,10 +53,12 @@ from headway.replica.messages import (
 from headway.replica.options import ReplicaOptions
 
 _IDLE_POLL_MS = 500
-#: When nothing else is to be done than to wait for a grammar.
-_GRAMMAR_POLL_MS = 2
+#: When nothing else is to be done than to wait for a grammar, or for a disk.
+_AWAITING_POLL_MS = 2
 #: When requests wait and nothing moves: what held is judged again after so long.
 _STALLED_POLL_MS = 100
+#: How long the end may take.
+_LAST_COPIES_S = 5.0
 
 
 class Replica:
@@ -78,13 +80,26 @@ class Replica:
         while not self._stopped:
             if self.engine.idle:
                 self._keep()
-            idle_ms = _GRAMMAR_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
+            idle_ms = _AWAITING_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
             self._receive(idle_ms if self.engine.idle else self._step_after_ms)
             if not self.engine.idle:
                 self._step()
             if not front_alive():
                 break
         self._keep()
+        self._finish_copies()
+
+    def _finish_copies(self) -> None:
+        """What was computed last goes to the disk tiers too, as far as there is time."""
+        until = time.monotonic() + _LAST_COPIES_S
+        while not self.engine.busy and not self.engine.idle and time.monotonic() < until:
+            steps = self.engine.steps
+            self.engine.step()
+            if self.engine.steps == steps:
+                time.sleep(_AWAITING_POLL_MS / 1000)
+        for model in self.models.values():
+            if model.tiers is not None:
+                model.tiers.close(max(0.0, until - time.monotonic()))
 
     def _step(self) -> None:
         """One step. Where nothing moves, the next try is a little later; the story has told why."""
@@ -93,7 +108,8 @@ class Replica:
             self._tell(tuple(self.engine.step()))
         except StalledError:
             self._tell()
-        self._step_after_ms = 0 if self.engine.steps > before else _STALLED_POLL_MS
+        waits_ms = _AWAITING_POLL_MS if self.engine.awaiting else _STALLED_POLL_MS
+        self._step_after_ms = 0 if self.engine.steps > before else waits_ms
 
     def _keep(self) -> None:
         """Write down what was measured since the last time that nothing was to be done."""
@@ -155,13 +171,14 @@ class Replica:
             raise InvalidRequest("model", f"{new.model} serves {model.options.pattern} requests; this one is {asked}")
 
     def _supply(self) -> None:
-        """Hand the grammars that are compiled to their requests."""
+        """Hand the grammars that are compiled to their requests, and take in what the disk tiers did."""
         for grammars in self._grammars():
             for request_id, outcome in grammars.finished():
                 if isinstance(outcome, str):
                     self.engine.fail(request_id, outcome)
                 else:
                     self.engine.supply(request_id, "grammar", outcome)
+        self.engine.collect()
 
     def _grammars(self) -> Iterator[Grammars]:
         return (model.grammars for model in self.models.values() if model.grammars is not None)

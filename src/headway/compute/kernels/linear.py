@@ -85,7 +85,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     ),
 }
 #: Formats of text models.
-TEXT_FORMATS = ("fp32", "bf16", "int8")
+TEXT_FORMATS = ("fp32", "bf16", "int8", "int4")
 
 
 class Products:
@@ -150,7 +150,9 @@ def choose_weights(weights: str) -> str:
     if weights == "auto":
         return "bf16" if any(kernel.quick and _works(kernel) for kernel in KERNELS["bf16"]) else "fp32"
     if weights not in TEXT_FORMATS:
-        raise ConfigError("--weights", f"{weights} is not implemented for text models; use auto, fp32, bf16 or int8")
+        raise ConfigError(
+            "--weights", f"{weights} is not implemented for text models; use auto, {', '.join(TEXT_FORMATS)}"
+        )
     return weights
 
 

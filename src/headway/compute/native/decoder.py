@@ -15,7 +15,7 @@ from headway.compute.models.decoder import StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.native.attention import NativeAttention
 from headway.compute.native.library import DOTS, Library
-from headway.compute.native.products import NativeProducts, PackedWeights
+from headway.compute.native.products import Bits, NativeProducts, PackedWeights
 
 
 class Layer(ctypes.Structure):
@@ -27,10 +27,12 @@ class Layer(ctypes.Structure):
 
 
 class NativeDecoder:
-    """Weights in int8, ready to run. Does what `models.decoder.Decoder` does; a row's bits depend on no other row, so
-    none is padded. Not safe for concurrent calls."""
+    """Weights in int8, or int4 but for the logits', ready to run. Does what `models.decoder.Decoder` does; a row's
+    bits depend on no other row, so none is padded. Not safe for concurrent calls."""
 
-    def __init__(self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], attention: NativeAttention) -> None:
+    def __init__(
+        self, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], attention: NativeAttention, bits: Bits = 8
+    ) -> None:
         """`tensors` are canonical (see `text/weights.py`); the embedding stays where they have it. `attention` gives
         the threads. Raises MemoryError."""
         self.spec = spec
@@ -38,7 +40,7 @@ class NativeDecoder:
         self._library, self._attention = library, attention
         self._embedding = tensors["embedding"]
         self._products = NativeProducts(library, dots, pool)
-        self._packed = _pack_all(library, spec, tensors, pool.threads)
+        self._packed = _pack_all(library, spec, tensors, bits, pool.threads)
         self._norms = {name: tensor.float() for name, tensor in tensors.items() if name.endswith("norm")}
         layers = (Layer * spec.layers)(*(self._layer(f"layers.{i}.") for i in range(spec.layers)))
         self._handle = library.decoder_open(layers, spec.layers, spec.norm_eps, DOTS[dots], attention.handle)
@@ -46,10 +48,8 @@ class NativeDecoder:
             raise MemoryError("no memory for the native library's decoder")
         weakref.finalize(self, library.decoder_close, self._handle)
         self.bytes = self._embedding.nbytes + sum(packed.bytes for packed in self._packed.values())
-        self.words = (
-            f"int8 weights and inputs, a scale for each row, native ({dots}), {pool.threads} threads; "
-            "sums are exact, so a row's bits depend on it alone"
-        )
+        held = "int8 weights, a scale for each output" if bits == 8 else "int4 weights in groups of 32, int8 logits"
+        self.words = f"{held}, int8 inputs, native ({dots}), {pool.threads} threads; a row's bits depend on it alone"
 
     def __call__(self, step: StepInput) -> tuple[torch.Tensor, list[int]]:
         """The last hidden states [len(hidden_rows), hidden], fp32, for `logits`; and the rows whose hidden states are
@@ -76,12 +76,13 @@ class NativeDecoder:
 
 
 def _pack_all(
-    library: Library, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], threads: int
+    library: Library, spec: DecoderSpec, tensors: Mapping[str, torch.Tensor], bits: Bits, threads: int
 ) -> dict[str, PackedWeights]:
     """Every product's weights by canonical name."""
 
     def packed(name: str) -> PackedWeights:
-        return PackedWeights(library, *found[name], gated=name.endswith("gate_up"))
+        held: Bits = 8 if name == "head" else bits
+        return PackedWeights(library, *found[name], gated=name.endswith("gate_up"), bits=held)
 
     found = matrices(spec, tensors)
     with ThreadPoolExecutor(threads) as pool:

@@ -16,6 +16,7 @@ from headway.compute.native.library import DOTS, Library
 from headway.compute.native.pool import Pool
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+Bits = Literal[8, 4]
 #: What becomes of a product: it is the result, or GELU (with erf) of it is, or it is added to what is there.
 Ending = Literal["plain", "gelu", "added"]
 _ENDINGS: dict[Ending, int] = {"plain": 0, "gelu": 1, "added": 2}
@@ -29,9 +30,16 @@ class PackedWeights:
     """
 
     def __init__(
-        self, library: Library, weight: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False
+        self,
+        library: Library,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        gated: bool = False,
+        bits: Bits = 8,
     ) -> None:
-        """`weight` is fp32 or bf16. Raises ValueError for one with more inputs than sums of 32 bits have room for,
+        """`weight` is fp32 or bf16; of 4 `bits`, each 32 inputs of an output have a scale and a least value in half
+        precision (GGUF's Q4_1). Raises ValueError for one with more inputs than sums of 32 bits have room for,
         MemoryError."""
         weight = weight.contiguous()
         wide = None if bias is None else bias.float().contiguous()
@@ -41,7 +49,7 @@ class PackedWeights:
             raise ValueError(f"a product of {self.inputs} inputs; sums of 32 bits have room for 131072")
         handle = library.weights_pack(
             weight.data_ptr(), FORMATS[weight.dtype], None if wide is None else wide.data_ptr(), self.outputs,
-            self.inputs, gated,
+            self.inputs, gated, bits,
         )  # fmt: skip
         if not handle:
             raise MemoryError("no memory for packed weights")

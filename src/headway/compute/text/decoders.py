@@ -16,9 +16,11 @@ from headway.compute.models.spec import DecoderSpec
 from headway.compute.native.attention import NativeAttention
 from headway.compute.native.decoder import NativeDecoder
 from headway.compute.text.weights import Weights
+from headway.core.errors import ConfigError
 
-#: The format in which weights are cached that are rounded further when they are packed.
-ROUNDED_FROM = {"int8": "bf16"}
+#: The format in which weights are cached that are rounded further when they are packed. (fp32 holds GGUF's 4-bit
+#: weights exactly, so that they are packed as they were.)
+ROUNDED_FROM = {"int8": "bf16", "int4": "fp32"}
 
 
 class Runs(Protocol):
@@ -43,9 +45,11 @@ class Ready:
 
 def ready(spec: DecoderSpec, loaded: Weights, weights: str, attention: Attention, probes: KeptProbes) -> Ready:
     """`loaded` are in the format that `ROUNDED_FROM` says for `weights`, else in that. What torch's products were
-    found to do is in `probes`."""
+    found to do is in `probes`. Raises ConfigError for weights that nothing here multiplies."""
     if weights in ROUNDED_FROM and isinstance(attention, NativeAttention):
-        native = NativeDecoder(spec, loaded.tensors, attention)
+        native = NativeDecoder(spec, loaded.tensors, attention, 4 if weights == "int4" else 8)
         return Ready(native, lambda count: count, native.words, native.bytes)
+    if weights == "int4":
+        raise ConfigError("--weights", f"int4 needs the native kernels; here is {attention.words}")
     products = Products(probe_kernel(weights), matrices(spec, loaded.tensors), probes)
     return Ready(Decoder(spec, loaded.tensors, products), products.rows, products.words, loaded.bytes)

@@ -4,7 +4,7 @@ import { SequenceRecord } from "page/record.js";
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
-  holders: [], others: 0, kept: 0, by: "", price: 0,
+  holders: [], others: 0, kept: 0, by: "", price_ms: 0,
 };
 
 export const FOLDS = {
@@ -84,9 +84,10 @@ export const FOLDS = {
     record.stage = "running";
     event.indexes.forEach((index, place) => {
       const sequence = record.sequences[index];
-      story._hold(record, sequence, event.tables[place]);
+      if (!sequence.blocks.length) story._hold(record, sequence, event.tables[place]); // else reloaded: it has them
       story._inherit(sequence, event.inherited[place], event.resumed);
     });
+    record.choice = event.choice ?? record.choice;
     if (!event.resumed && event.inherited.length) {
       record.firstReused = event.inherited[0];
       record.miss = event.miss;
@@ -110,6 +111,34 @@ export const FOLDS = {
       story._cut(record, sequence, 0);
     });
     story.model(record.model).judged.add(event.id);
+  },
+
+  reload_started(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    event.indexes.forEach((index, place) => story._hold(record, record.sequences[index], event.tables[place]));
+    record.choice = event.choice;
+    story._wait(record, event.wait, event.at);
+  },
+
+  reloaded(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    const sums = { ...record.reloaded };
+    for (const [tier, blocks] of Object.entries(event.blocks)) sums[tier] = (sums[tier] ?? 0) + blocks;
+    record.reloaded = sums;
+    seatless(story, record, event.at);
+  },
+
+  reload_dropped(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    story._drop(record);
+    seatless(story, record, event.at);
+  },
+
+  offloaded(story, event) {
+    story.model(event.model).tiers = event.tiers;
   },
 
   step(story, event) {
@@ -206,6 +235,13 @@ export const FOLDS = {
     else story.live.set(record.id, record.clone());
   },
 };
+
+// It awaits no blocks any more; what it waits for the next step tells.
+function seatless(story, record, at) {
+  story._judge(record, null, at);
+  record.turnTo(record.preemptions ? "preempted" : "queued", at, "turn", "order");
+  story.model(record.model).judged.add(record.id);
+}
 
 function moveMembers(story, event) {
   for (const [id, index, blocks] of event.grown) {

@@ -53,6 +53,8 @@ export class Record {
     this.preemptedFor = [];
     this.firstReused = 0;
     this.miss = null;
+    this.choice = null;
+    this.reloaded = {};
     this.intervals = [];
     this.doing = { name: "received", on: null, rule: null };
     this.doingSince = receivedAt;

@@ -18,6 +18,7 @@ export function requestView(story, record, now, references = story.references(re
     preemptions: record.preemptions,
     preempted_for: record.preemptedFor,
     prefix: { reused: record.firstReused, miss: record.miss },
+    ...(record.choice ? { reload: { ...record.choice, loaded: record.reloaded } } : {}),
     intervals: record.life(now).map(intervalView),
     elapsed_ms: toMs(record.elapsedNs(now)),
     priority: record.priority,

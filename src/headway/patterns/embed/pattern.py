@@ -13,7 +13,7 @@ from headway.core.events import Admitted, Arrived, Member, Moved
 from headway.core.plan import Evaluate, StepPlan, Vector
 from headway.core.request import Embedded, EmbedRequest, Request, Stage
 from headway.core.verdict import Ask, Input, Unit, Wait, Worst
-from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
+from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, WithoutTiers, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool
 from headway.policy.admit import AnswerLengths, Outlook
@@ -38,7 +38,7 @@ class EmbedProgress:
         return [index for index, done in enumerate(self.done) if not done]
 
 
-class EmbedPattern:
+class EmbedPattern(WithoutTiers):
     """Implements `Pattern`. A part is the number of an input, a step's budget counts positions. An input is never
     cut: each of its positions is evaluated with a view of all others."""
 

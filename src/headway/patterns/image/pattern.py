@@ -15,7 +15,7 @@ from headway.core.events import Admitted, Arrived, Member, Moved
 from headway.core.plan import DecodePixels, Encode, ItemResult, Pixels, StepPlan, Update
 from headway.core.request import MOST, MOST_PREVIEWS, ImageRequest, Pictured, Request, Stage
 from headway.core.verdict import Ask, Input, Unit, Wait, Worst
-from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
+from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, WithoutTiers, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool, Grant
 from headway.policy.admit import AnswerLengths, Outlook
@@ -68,7 +68,7 @@ def preview_places(previews: int, updates: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(place for place in places if place))
 
 
-class ImagePattern:
+class ImagePattern(WithoutTiers):
     """Implements `Pattern` over a pool of bytes, of which an image takes what `size` says. A part is the progress, a
     step's budget counts items: each image puts one into a step, whole."""
 

@@ -38,7 +38,7 @@ RATE_OVER_S = 5.0
 _KEPT_STEPS = 4096
 COUNTERS = (
     "preemptions", "evicted_blocks", "recomputed_positions", "drafts_accepted", "drafts_rejected", "slow_readers",
-    "finished", "cancelled", "failed", "refused",
+    "finished", "cancelled", "failed", "refused", "offloaded_blocks", "reloaded_blocks",
 )  # fmt: skip
 _COUNTED = {
     ev.Preempted: "preemptions", ev.Finished: "finished", ev.Cancelled: "cancelled", ev.Failed: "failed",
@@ -109,6 +109,7 @@ class Board:
             rates=self._rates(now, steps),
             stages=_stages(live),
             batch=len(steps[-1].members) if steps else 0,
+            tiers=self.story.tiers.get(name, ()),
             passed=sum(isinstance(r.verdict, Wait) and r.verdict.rule == "model" for r in live if not r.ended),
         )
 
@@ -171,6 +172,10 @@ class Board:
         match event:
             case ev.Cancelled(by=ev.SLOW_READER) | ev.Delivered(dropped=ev.SLOW_READER):
                 self.counts["slow_readers"] += 1
+            case ev.Offloaded(blocks=blocks):
+                self.counts["offloaded_blocks"] += sum(blocks.values())
+            case ev.Reloaded(blocks=blocks):
+                self.counts["reloaded_blocks"] += sum(blocks.values())
             case ev.Committed():
                 for outcome in event.outcomes:
                     self.counts["recomputed_positions"] += outcome.recomputed

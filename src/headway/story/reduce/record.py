@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headway.core.events import Forecast
 from headway.core.miss import Miss
 from headway.core.request import ENDS, Counts, Pause, Stage
+from headway.core.tiers import ReloadChoice, TierName
 from headway.core.verdict import Verdict
 
 #: The closed list of interval names.
@@ -67,6 +68,8 @@ class Record:
     stages      what the model does with each part, in order; empty where that is not told
     promised    whether it was promised to be complete by its deadline
     forecast    what its model's newest step expected of it, where it has a deadline and that is known
+    choice      whether what was found for it in tiers was reloaded, and by which numbers; None: nothing was found
+    reloaded    blocks that were brought back for it, by tier
     dropped     by whom the delivery of a finished answer was given up
     preempted_for who could go on because it was preempted, each once; itself, where it could not grow
     ended_at    when the last byte was handed over (or when it ended, where nobody delivers)
@@ -93,6 +96,8 @@ class Record:
     preempted_for: list[str] = field(default_factory=list)
     first_reused: int = 0
     miss: Miss | None = None
+    choice: ReloadChoice | None = None
+    reloaded: dict[TierName, int] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
     doing: tuple[str, str | None, str | None] = ("received", None, None)
     doing_since: int = 0

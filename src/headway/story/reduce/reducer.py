@@ -12,6 +12,7 @@ from typing import Any
 from headway.core import events as ev
 from headway.core.errors import UnknownRequest
 from headway.core.request import Stage
+from headway.core.tiers import TierLevel
 from headway.core.verdict import BEHIND, Go, Unit, Verdict, Wait, awaits_input, change_key
 from headway.story.reduce.record import PartRecord, Record, SequenceRecord
 
@@ -27,6 +28,7 @@ class Story:
 
     models     pool and seats of each served model, by name, in the order in which events named them
     facts      what the replica said of each when it was loaded, where that is among the events
+    tiers      how much lies in each tier of each model
     loops      by model, what was told last of a recovery loop, or a cut of admission, that is not over
     stuck      by request, what was told of a decision that is no progress, while it is alive and has not moved
     """
@@ -36,6 +38,7 @@ class Story:
         self.ended: OrderedDict[str, Record] = OrderedDict()
         self.models: dict[str, ev.Levels] = {}
         self.facts: dict[str, ev.Loaded] = {}
+        self.tiers: dict[str, tuple[TierLevel, ...]] = {}
         self.loops: dict[str, ev.Recovery] = {}
         self.stuck: dict[str, ev.NoProgress] = {}
         self.step = 0
@@ -53,6 +56,8 @@ class Story:
             ev.Supplied: self._supplied, ev.DraftsPaused: self._drafts_paused,
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
             ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
+            ev.ReloadStarted: self._reload_started, ev.Reloaded: self._reloaded,
+            ev.ReloadDropped: self._reload_dropped, ev.Offloaded: self._offloaded,
             ev.Failed: self._failed, ev.Delivered: self._delivered,
             ev.Recovery: self._recovery, ev.NoProgress: self._no_progress,
         }  # fmt: skip
@@ -69,6 +74,7 @@ class Story:
     def know(self, loaded: ev.Loaded) -> None:
         """A model is served whose loading may be among the events no more. Nothing is known of its levels yet."""
         self.facts.setdefault(loaded.model, loaded)
+        self.tiers.setdefault(loaded.model, loaded.tiers)
         self.models.setdefault(loaded.model, NO_LEVELS)
 
     def unit(self, model: str) -> Unit:
@@ -117,6 +123,7 @@ class Story:
     def _loaded(self, event: ev.Loaded) -> None:
         self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
         self.facts[event.model] = event
+        self.tiers[event.model] = event.tiers
         self.loops.pop(event.model, None)
 
     def _turned_away(self, event: ev.TurnedAway) -> None:
@@ -186,6 +193,7 @@ class Story:
             sequence = record.sequences[index]
             sequence.blocks = list(table)
             self._inherit(sequence, inherited, event.resumed)
+        record.choice = event.choice or record.choice
         if not event.resumed and event.inherited:
             record.first_reused = event.inherited[0]
             record.miss = event.miss
@@ -207,6 +215,33 @@ class Story:
             sequence.computed = 0
             sequence.blocks = []
         self._judged.setdefault(record.model, set()).add(event.id)
+
+    def _reload_started(self, event: ev.ReloadStarted) -> None:
+        if record := self.live.get(event.id):
+            for index, table in zip(event.indexes, event.tables, strict=True):
+                record.sequences[index].blocks = list(table)
+            record.choice = event.choice
+            self._wait(record, event.wait, event.at)
+
+    def _reloaded(self, event: ev.Reloaded) -> None:
+        if record := self.live.get(event.id):
+            for tier, blocks in event.blocks.items():
+                record.reloaded[tier] = record.reloaded.get(tier, 0) + blocks
+            self._seatless(record, event.at)
+
+    def _reload_dropped(self, event: ev.ReloadDropped) -> None:
+        if record := self.live.get(event.id):
+            _drop_blocks(record)
+            self._seatless(record, event.at)
+
+    def _seatless(self, record: Record, at: int) -> None:
+        """It awaits no blocks any more; what it waits for the next step tells."""
+        self._judge(record, None, at)
+        record.turn_to("preempted" if record.preemptions else "queued", at, "turn", "order")
+        self._judged.setdefault(record.model, set()).add(record.id)
+
+    def _offloaded(self, event: ev.Offloaded) -> None:
+        self.tiers[self._named(event.model)] = event.tiers
 
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)

@@ -119,7 +119,7 @@ class _Measured:
         self.reserved_bytes = 0
         self.block_tokens = 1
         self._evictions_told = 0
-        self._families, self._model = families, model
+        self._families, self.name = families, model
         self.blocks = bound(families.blocks, ("live", "reusable", "free"))
         self.reserved = families.reserved.labels(model)
         self.stages = bound(families.stages, Stage)
@@ -149,10 +149,10 @@ class _Measured:
             bound(closed, values)
 
     def finish(self, reason: str) -> None:
-        self._families.finished.labels(self._model, reason).inc()
+        self._families.finished.labels(self.name, reason).inc()
 
     def refuse(self, reason: str) -> None:
-        self._families.refused.labels(self._model, reason).inc()
+        self._families.refused.labels(self.name, reason).inc()
 
     def evicted(self, since_the_start: int) -> None:
         """Another replica counts from its own start."""
@@ -189,6 +189,14 @@ class Metrics:
     def fold(self, event: ev.AnyEvent) -> None:
         """Count one event, just before the story folds it (so records still hold what was true until now)."""
         match event:
+            case ev.Offloaded(model=model):
+                for tier, blocks in event.blocks.items():
+                    self._families.offloaded.labels(self._of(model).name, tier).inc(blocks)
+            case ev.Reloaded():
+                for tier, blocks in event.blocks.items():
+                    self._families.reloaded.labels(self._of_request(event.id).name, tier).inc(blocks)
+            case ev.Stepped(members=()):
+                """It only copies between pool and tiers."""
             case ev.Stepped():
                 self._step_began = event.at
                 positions = sum(member.positions for member in event.members)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from headway.core import events as ev
+from headway.core.tiers import TierLevel
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import NO_LEVELS, Story
 from headway.story.reduce.steps import StepRecord, Steps
@@ -22,6 +23,9 @@ from headway.story.reduce.steps import StepRecord, Steps
 ENGINE, REQUESTS, STEPS_TRACK = 1, 2, 1
 _MARKS = {
     ev.Preempted: "preempted",
+    ev.ReloadStarted: "reload",
+    ev.Reloaded: "reloaded",
+    ev.ReloadDropped: "reload dropped",
     ev.Cancelled: "cancelled",
     ev.Failed: "failed",
     ev.Refused: "refused",
@@ -78,6 +82,7 @@ class Timeline:
         self._marks: list[Mark] = []
         self._levels: list[Level] = []
         self._evictions: dict[str, int] = {}
+        self._tiers: list[tuple[int, str, tuple[TierLevel, ...]]] = []
 
     def fold(self, event: ev.AnyEvent) -> None:
         """Take one event in."""
@@ -95,6 +100,8 @@ class Timeline:
             waiting = event.waiting if isinstance(event, ev.Stepped) else None
             model = self._model_of(event) or next(iter(self.story.models), "")
             self._level(Level(event.at, model, self.story.models.get(model, NO_LEVELS), waiting))
+        if isinstance(event, ev.Offloaded):
+            self._tiers.append((event.at, event.model, event.tiers))
         name = _MARKS.get(type(event))
         life = self._latest.get(getattr(event, "id", ""))
         if name is not None and life is not None:
@@ -123,6 +130,7 @@ class Timeline:
         drawing = _Drawing(min([begin, *(step.began_at for step in steps)]))
         drawing.engine(self.model, steps, now)
         drawing.levels(self._levels_within(begin, end))
+        drawing.tiers([told for told in self._tiers if begin <= told[0] <= end])
         marks = defaultdict[int, list[Mark]](list)
         for mark in self._marks:
             marks[id(mark.life)].append(mark)
@@ -210,6 +218,13 @@ class _Drawing:
                     said[name] = value
                     self._add("C", name, "level", ENGINE, 0, level.at, args=value)
 
+    def tiers(self, told: Sequence[tuple[int, str, tuple[TierLevel, ...]]]) -> None:
+        """A counter track of the blocks in each tier, of several models by name."""
+        several = len({model for _, model, _ in told}) > 1
+        for at, model, tiers in told:
+            name = f"tiers {model}" if several else "tiers"
+            self._add("C", name, "level", ENGINE, 0, at, args={tier.name: tier.blocks for tier in tiers})
+
     def life(self, track: int, id: str, life: Sequence[PlacedInterval], marks: Sequence[Mark]) -> None:
         """A request's track: its intervals, what happened to it, a flow from each preemption to its resumption."""
         if track == 1:
@@ -269,6 +284,12 @@ def _facts(event: ev.AnyEvent) -> dict[str, Any]:
     match event:
         case ev.Preempted():
             return {"by": event.by, "lost_positions": sum(event.lost), "blocks": event.blocks, "step": event.step}
+        case ev.ReloadStarted(choice=choice):
+            return {"blocks": event.wait.need, "host": choice.host, "disk": choice.disk, "step": event.step}
+        case ev.Reloaded():
+            return {"blocks": sum(event.blocks.values())}
+        case ev.ReloadDropped():
+            return {"by": event.by, "blocks": event.blocks, "step": event.step}
         case ev.Cancelled():
             return {"by": event.by}
         case ev.Failed():

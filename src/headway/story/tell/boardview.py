@@ -6,6 +6,7 @@ import msgspec
 
 from headway.core.recovery import Demand
 from headway.core.recovery import Rates as WorkRates
+from headway.core.tiers import TierLevel
 from headway.core.verdict import On, Unit
 from headway.story.tell.views import PoolBlocks, RequestView
 
@@ -86,7 +87,7 @@ class StepShown(msgspec.Struct, frozen=True):
 
 class ModelShown(msgspec.Struct, frozen=True):
     """One served model. `unit` is that of its space, `batch` how many items its latest step held, and `passed` how
-    many of its requests wait because another model's step runs."""
+    many of its requests wait because another model's step runs. `tiers` hold copies of its blocks."""
 
     model: str
     pattern: str
@@ -97,6 +98,7 @@ class ModelShown(msgspec.Struct, frozen=True):
     stages: Stages
     batch: int
     passed: int
+    tiers: tuple[TierLevel, ...] = ()
 
 
 class RequestShown(RequestView, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headway.core.request import Stage
+from headway.core.tiers import TierLevel, TierName
 from headway.core.verdict import Wait
 from headway.story.reduce.record import Interval, PartRecord, Record, SequenceRecord
 from headway.story.reduce.reducer import Story
@@ -24,9 +25,11 @@ from headway.story.tell.views import (
     PoolView,
     PositionsView,
     PrefixView,
+    ReloadView,
     RequestView,
     SequenceView,
     StandingWait,
+    Tier,
     TokensView,
     VerdictView,
 )
@@ -72,6 +75,7 @@ def _request_view(
         preemptions=record.preemptions,
         preempted_for=tuple(record.preempted_for),
         prefix=PrefixView(record.first_reused, record.miss),
+        reload=_reload_view(record),
         intervals=tuple(map(_interval_view, record.life(now))),
         elapsed_ms=_ms(record.elapsed_ns(now)),
         deadline=deadline_view(record, now, slacks),
@@ -81,6 +85,20 @@ def _request_view(
         reason=record.reason,
         message=record.message,
         dropped=record.dropped,
+    )
+
+
+def _reload_view(record: Record) -> ReloadView | None:
+    choice = record.choice
+    if choice is None:
+        return None
+    return ReloadView(
+        reload=choice.reload,
+        host=choice.host,
+        disk=choice.disk,
+        bandwidth=choice.bandwidth,
+        break_even=choice.break_even,
+        loaded=dict(record.reloaded),
     )
 
 
@@ -104,7 +122,19 @@ def pool_view(story: Story) -> PoolView:
         return PoolView(0, 0, PoolBlocks(0, 0, 0, 0), (), ())
     first = next((model for model in models if model.unit == "blocks" and model.total), models[0])
     blocks = PoolBlocks(first.total, first.live, first.reusable, first.free)
-    return PoolView(sum(model.reserved_bytes for model in models), first.block_tokens, blocks, (), models)
+    reserved = sum(model.reserved_bytes for model in models)
+    return PoolView(reserved, first.block_tokens, blocks, _tiers(story), models)
+
+
+def _tiers(story: Story) -> tuple[Tier, ...]:
+    levels = [level for tiers in story.tiers.values() for level in tiers]
+    names = dict.fromkeys(level.name for level in levels)
+    return tuple(_tier(name, [level for level in levels if level.name == name]) for name in names)
+
+
+def _tier(name: TierName, levels: list[TierLevel]) -> Tier:
+    held = sum(level.blocks * level.bytes for level in levels)
+    return Tier(name, sum(level.blocks for level in levels), held, sum(level.total for level in levels))
 
 
 def _model_pool(story: Story, name: str) -> ModelPool:

@@ -37,7 +37,8 @@ def tell(view: RequestView) -> list[str]:
     told = [_stage(view)]
     if (wait := _standing(view)) is not None:
         told.append(waiting(wait))
-    told += [*_parts(view), _image(view), _reuse(view), _recompute(view), _drafts(view), _deadline(view), _time(view)]
+    told += [*_parts(view), _image(view), _reuse(view), _reload(view), _recompute(view), _drafts(view)]
+    told += [_deadline(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -112,13 +113,15 @@ def shortage(wait: Wait) -> str:
             return "its grammar is being compiled in the background."
         case "model":
             return "another model's step runs."
+        case "reload":
+            return f"{wait.have} of {count(need, 'block')} reloaded from a tier."
         case "deadline":
-            later = f"; the pause makes it {wait.price} ms later itself" if wait.price else ""
+            later = f"; the pause makes it {wait.price_ms} ms later itself" if wait.price_ms else ""
             return (
                 f"others have less slack. If it moved, {wait.by} would be complete {need} ms later, which can spare "
                 f"{wait.have} ms{later}. Its latent stays, nothing is lost."
             )
-        case "reload":
+        case "reservation":
             return f"{wait.rule}: needs {need} {wait.unit}, has {wait.have}, {short} short."
     assert_never(wait.rule)
 
@@ -143,6 +146,8 @@ def _lack(wait: StandingWait) -> str:
             return "the step's budget is spent"
         case "grammar":
             return "its grammar is being compiled"
+        case "reload":
+            return f"{wait.have} of {count(wait.need, 'block')} reloaded"
         case "model":
             return "another model's step runs"
         case "deadline":
@@ -339,6 +344,32 @@ def _reuse(view: RequestView) -> str:
     return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss)}."
 
 
+def _reload(view: RequestView) -> str:
+    """What of its prefix lay in tiers, whether it was brought back, and by which numbers."""
+    choice = view.reload
+    if choice is None:
+        return ""
+    places = [(choice.host, "in host memory"), (choice.disk, "on disk")]
+    blocks = choice.host + choice.disk
+    found = f"{count(blocks, 'block')} of its prefix lay {' and '.join(name for n, name in places if n)}"
+    speed = "how fast they come was not measured yet"
+    if choice.bandwidth is not None and choice.break_even is not None:
+        comes, pays = _rate(choice.bandwidth), _rate(choice.break_even)
+        speed = f"they come at {comes}, and computing them is faster below {pays} only"
+        if not choice.reload:
+            speed = f"they would come at {comes}, and above {pays} only it pays"
+    if not choice.reload:
+        return f"{found}, and {'was' if blocks == 1 else 'were'} computed again: {speed}."
+    return f"{found}; {sum(choice.loaded.values())} reloaded: {speed}."
+
+
+def _rate(bytes_per_s: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if bytes_per_s >= unit:
+            return f"{bytes_per_s / unit:.1f} {name}/s"
+    return f"{bytes_per_s:.0f} B/s"
+
+
 def _missed(miss: Miss) -> str:
     match miss.why:
         case "off":
@@ -355,6 +386,10 @@ def _missed(miss: Miss) -> str:
             return f"what follows is known with another {miss.what} only"
         case "logprobs":
             return "its prompt's logprobs were asked for, which only computing it gives"
+        case "slower":
+            return f"what follows position {miss.at} lies in a tier, and computing it is faster than reloading"
+        case "lost":
+            return f"the block from position {miss.at} on lay in a tier and could not be read back"
         case "last":
             return "the last position is always computed"
     assert_never(miss.why)

@@ -10,6 +10,7 @@ import msgspec
 
 from headway.core.miss import Miss
 from headway.core.request import Pause, Stage
+from headway.core.tiers import ReloadChoice, TierName
 from headway.core.verdict import Go, Never, Unit, Wait
 
 
@@ -80,6 +81,12 @@ class PrefixView(msgspec.Struct, frozen=True):
     miss: Miss | None
 
 
+class ReloadView(ReloadChoice, frozen=True, kw_only=True):
+    """What was found for it in tiers, whether that is brought back, and why; `loaded` blocks were, by tier."""
+
+    loaded: dict[TierName, int]
+
+
 class IntervalView(msgspec.Struct, frozen=True, omit_defaults=True):
     """One stretch of a life. Waits carry what was awaited (`on`) and the rule that said so."""
 
@@ -130,6 +137,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     preemptions: int
     preempted_for: tuple[str, ...]
     prefix: PrefixView
+    reload: ReloadView | None = None
     intervals: tuple[IntervalView, ...]
     elapsed_ms: float
     deadline: DeadlineView | None = None
@@ -165,9 +173,12 @@ class PoolBlocks(msgspec.Struct, frozen=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
-    name: str
+    """What lies in one tier, of all models: `blocks`, of so many `bytes` together; and how many it has room for."""
+
+    name: TierName
     blocks: int
     bytes: int
+    total: int
 
 
 class ModelPool(msgspec.Struct, frozen=True):
