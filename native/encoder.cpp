@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "headway.h"
@@ -18,7 +20,7 @@ namespace {
 
 /* Parts of a step for each thread: more, and a thread that was disturbed leaves its share to the others; fewer, and
  * weights are read less often. */
-const int PARTS_PER_THREAD = 2;
+const int PARTS_PER_THREAD = 3;
 /* Positions that are worth a part of their own. */
 const int LEAST_ROWS = 64;
 /* Rows that go through the MLP at a time, so that its wide states stay in a core's cache. */
@@ -27,6 +29,8 @@ const int MLP_ROWS = 96;
 const int NORM_ROWS = 4;
 /* Positions whose attention, in one head, is one piece of work. */
 const int ATTENTION_ROWS = 256;
+/* How long the caller waits awake for the others at a step's end, and sleeps between looks after that. */
+const int AWAKE_SPINS = 200, NAP_US = 20;
 /* Stages of one layer, and those before the first. */
 const int LAYER_STAGES = 10, FIRST_STAGES = 1;
 
@@ -102,7 +106,7 @@ struct headway_encoder {
     const int32_t *tokens, *lengths, *seconds;
     bool firsts_only;
     float *out;
-    std::atomic<int> next_part{0};
+    std::atomic<int> next_part{0}, parts_done{0};
 
     bool sound(int inputs) const;
     void plan(int inputs);
@@ -171,6 +175,7 @@ void headway_encoder::plan(int inputs) {
         scratch_size = scratch_floats * threads;
     }
     next_part.store(0);
+    parts_done.store(0);
     if (together)
         for (size_t i = 0; i < FIRST_STAGES + layers.size() * LAYER_STAGES; i++) stages[i].reset();
 }
@@ -178,8 +183,13 @@ void headway_encoder::plan(int inputs) {
 void headway_encoder::run(int worker) {
     if (together) return evaluate(parts[0], rooms[0], Crew(worker, stages.get()));
     const int count = static_cast<int>(parts.size());
-    for (int part; (part = next_part.fetch_add(1)) < count;)
+    for (int part; (part = next_part.fetch_add(1)) < count; parts_done.fetch_add(1))
         evaluate(parts[static_cast<size_t>(part)], rooms[static_cast<size_t>(worker)], Crew(worker, nullptr));
+    /* Another thread's last part may take milliseconds: whoever waits for it leaves the processor to other processes. */
+    for (int spins = 0; !worker && parts_done.load() < count; spins++) {
+        relax();
+        if (spins > AWAKE_SPINS) std::this_thread::sleep_for(std::chrono::microseconds(NAP_US));
+    }
 }
 
 /* -- a part */
