@@ -308,7 +308,7 @@ void headway_encoder::round(const float *x, int64_t size, int rows, Inputs &to, 
 }
 
 void headway_encoder::round_row(const float *x, int64_t size, int row, Inputs &to, int worker) {
-    Rounding rounding;
+    Rounding rounding{};
     rounding.x = x;
     rounding.norm = nullptr;
     rounding.eps = 0;
@@ -324,7 +324,7 @@ void headway_encoder::round_row(const float *x, int64_t size, int row, Inputs &t
 /* Rows [first, first + rows) of `inputs`; `to` is that of the first of them. */
 void headway_encoder::multiply(const Weights &weights, const Inputs &inputs, int first, int rows, Ending ending,
                                float *to, Crew &crew) {
-    Block whole;
+    Block whole{};
     whole.weights = &weights;
     whole.inputs = inputs.rounded + first * inputs.padded;
     whole.row_scales = inputs.scales + first;
