@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headway.core import events as ev
 from headway.core.plan import Grammar
+from headway.core.recovery import Demand, Rates
 from headway.core.request import Pause
 from world import Allowing, Guessing, World
 
@@ -38,6 +39,13 @@ def log() -> list[ev.AnyEvent]:
     world.add("loose", 20, max_tokens=4, grammar=Grammar("regex", "y"))
     for _ in range(12):
         world.step()
+    rates = Rates(10, 20_000, 40_000, 60), Rates(0, 0, 20_000, 100)
+    for phase, kept_out in (("began", 0.0), ("lasts", 2.5), ("over", 0.0)):
+        told = {"phase": phase, "cut": phase != "over", "rejected": Demand(kept_out, 5000), "clean": 1, "needed": 2}
+        world._emit(ev.Recovery(at=world.clock.now_ns(), step=12, model="fake", now=rates[0], best=rates[1], **told))
+        world.step()
+    for _ in range(3):
+        world.engine.retried("strict", "grammar", 0)
     world.engine.supply("strict", "grammar", [Allowing(world.vocab)])
     world.engine.fail("loose", "it means nothing")
     for name in "defg":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -33,12 +35,13 @@ class Lives(RuleBasedStateMachine):
         extra=st.integers(0, 20), bypass=st.integers(0, 4), cache=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority", "deadline", "fair"]), guesses=st.integers(0, 3),
         admit=st.sampled_from(["optimistic", "headroom", "reserve", "predict"]),
-        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]),
+        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]), recovery=st.sampled_from(["warn", "auto"]),
     )  # fmt: skip
-    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers):
+    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers, recovery):
         self.world = World(
             blocks=blocks, block_tokens=block_tokens, seats=seats, step_tokens=seats + extra, max_bypass=bypass,
             prefix_cache=cache, policy=policy, vocab=5, max_context=200, admit=admit,
+            recovery=recovery,
             drafter=lambda tokens: [(tokens[-1] + i) % 5 for i in range(guesses)],
         )  # fmt: skip
         for tokens in answers:
@@ -108,6 +111,13 @@ class Lives(RuleBasedStateMachine):
         self.broken |= fails
         assert all(self.world.story.record(id).stage is Stage.FAILED for id in fails)
         assert not any(self.world.story.record(id).stage is Stage.FAILED for id in others)
+
+    @rule()
+    def admission_is_cut_or_lifted(self):
+        """At any moment, as if a window had ended."""
+        watch = self.world.model.recovery
+        if self.world.model.options.recovery == "auto":
+            watch.state = replace(watch.state, cut=not watch.cut)
 
     @rule(pick=st.integers(0, 1000))
     def cancel(self, pick):

@@ -10,11 +10,11 @@ import pytest
 from headway.core.plan import Grammar
 from headway.core.request import TextRequest
 from headway.core.verdict import RULES, Go, Verdict, Wait
-from mixed_world import MixedWorld
+from mixed_world import MixedWorld, part_ns
 from world import World
 
-#: In the contract, and produced by nothing yet: reservations, tiers, and pauses at an update's boundary.
-TO_COME = {"reservation", "deadline", "reload"}
+#: In the contract, and produced by nothing here: reservations (`test_policy_admit.py`) and tiers.
+TO_COME = {"reservation", "reload"}
 
 
 def behind_two(ample: bool, alone: bool, *, prompt: int = 6, **options: int) -> Verdict:
@@ -71,9 +71,20 @@ def grammar(ample: bool, alone: bool) -> Verdict:
     return world.story.record("w").verdict
 
 
+def deadline(ample: bool, alone: bool) -> Verdict:
+    """`first` is due when it is complete if nobody is beside it."""
+    world = MixedWorld(latents=9 if ample else 2, names=("image",), parts=part_ns)
+    world.measure_images()
+    if not alone:
+        world.image("first", 3, deadline_ms=world.alone_ms(3))
+    world.image("w", 3)
+    world.step()
+    return world.story.record("w").verdict
+
+
 SITUATIONS: dict[str, Callable[[bool, bool], Verdict]] = {
     "blocks": blocks, "latent": latent, "seats": seats, "budget": budget, "order": order, "model": model,
-    "grammar": grammar,
+    "grammar": grammar, "deadline": deadline,
 }  # fmt: skip
 
 

@@ -16,7 +16,9 @@ from headway.core.events import (
     Failed,
     Levels,
     Prompted,
+    Rates,
     Received,
+    Recovery,
     Refused,
     TurnedAway,
 )
@@ -61,7 +63,7 @@ def test_a_page_of_requests_goes_through_the_live_ones_a_fixed_number_of_times_a
     assert {wait.ahead for wait in waits} >= set(range(40))
     world.story.live = live = Counted(world.story.live)
     assert request_views(world.story, records[:shown], now) == one_by_one[:shown]
-    assert live.passes == 2, "once for the blocks' references, once for the queue"
+    assert live.passes == 3, "once for the blocks' references, once for the queue, once for deadlines"
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ def test_blocks_that_the_sequences_of_one_request_share_would_all_be_freed():
 FIELDS = {"id", "pattern", "stage", "verdict", "sequences", "preemptions", "preempted_for", "prefix", "intervals",
           "elapsed_ms"}  # fmt: skip
 WAIT = {"kind", "on", "rule", "unit", "need", "have", "short", "free", "reusable", "holders", "others", "ahead",
-        "since_step", "since_ms", "kept", "by"}  # fmt: skip
+        "since_step", "since_ms", "kept", "by", "price"}  # fmt: skip
 POSITIONS = {"known", "computed", "reused", "regained", "prefilled", "decoded", "recomputed", "lost"}
 
 
@@ -387,6 +389,8 @@ def every_event() -> World:
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)
     world.add("gone", 5)
     world.add("json", 5, grammar=Grammar("json"), max_tokens=2)
+    for _ in range(3):
+        world.engine.retried("json", "grammar", 0)
     world.engine.supply("json", "grammar", [Allowing(world.vocab)])
     world.step()
     world.engine.cancel("gone")
@@ -394,6 +398,8 @@ def every_event() -> World:
     world.add("fails", 5)
     world.executor.fail_next = RuntimeError("the machine broke")
     world.step()
+    rates = Rates(10, 20_000, 40_000, 60)
+    world._emit(Recovery(at=9, step=1, model="fake", phase="began", cut=False, now=rates, best=rates))
     world._emit(Refused(at=9, id="nothing", reason="invalid"))
     world._emit(Delivered(at=world.clock.now_ns(), id="old"))
     return world
@@ -417,7 +423,7 @@ def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
 
 def test_every_message_survives_the_socket():
     new = TextRequest(id="a", prompt=(1, 2), n=2, max_tokens=None, sampling=SAMPLED, stop_ids=(5,), cache_salt="s")
-    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Stop()):
+    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Look("a"), messages.Stop()):
         assert messages.decode_to_replica(messages.encode(message)) == message
     for message in (
         messages.Loading("weights", 1, 2), READY, messages.LoadFailed("ModelNotFound", "no such file"),

@@ -11,16 +11,19 @@ from headway import __version__
 
 
 def machine() -> dict[str, str | int | float]:
-    """Processor, cores, load, versions and date."""
+    """The host, and what torch makes of it."""
     import torch
 
+    return host() | {"capability": torch.backends.cpu.get_cpu_capability(), "torch": torch.__version__}
+
+
+def host() -> dict[str, str | int | float]:
+    """Processor, cores, load, versions and date, without importing torch."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count() or 0,
         "load_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0,
-        "capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
         "headway": __version__,
         "date": datetime.date.today().isoformat(),
     }

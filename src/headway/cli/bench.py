@@ -1,18 +1,17 @@
-"""`headway bench offline`: how fast the engine is on this machine, without HTTP."""
+"""`headway bench`: how fast the engine is on this machine without HTTP, and what a server gives its callers."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import Progress
 from rich.table import Table
 
-from headway.cli.console import make_console
+from headway.cli import bench_serve
+from headway.cli.console import make_console, progress
+from headway.cli.numbers import whole_numbers
 from headway.core.config import NATIVE, Environment, yielding_threads
 from headway.core.errors import ConfigError
 
@@ -25,21 +24,29 @@ _MOST_THREADS = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "offline: the engine and the model in this process, without HTTP; drafts: the same with and without "
-    what += "speculative decoding (--draft)"
-    parser.add_argument("what", choices=["offline", "drafts"], help=what)
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    offline = kinds.add_parser("offline", help="the engine and the model in this process, without HTTP")
+    drafts = kinds.add_parser("drafts", help="the same with and without speculative decoding (--draft)")
+    serve = kinds.add_parser("serve", help="load a running server, of Headway or any other OpenAI-compatible one")
+    _engine_arguments(offline, lengths="64", many="; several are measured with each of --sequences")
+    _engine_arguments(drafts, lengths=None)
+    drafts.add_argument("--draft", type=int, default=4, metavar="K", help="tokens to guess at a time (default 4)")
+    bench_serve.add_arguments(serve)
+
+
+def _engine_arguments(parser: argparse.ArgumentParser, lengths: str | None, many: str = "") -> None:
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="as for serve (default smollm2-135m)")
     parser.add_argument(
         "--weights", default="auto", choices=["auto", "fp32", "bf16"], help="data type of the weights (default auto)"
     )
     parser.add_argument("--sequences", default="1,8,32", metavar="N,…", help="concurrent requests (default 1,8,32)")
-    parser.add_argument("--prompt", type=int, default=64, metavar="N", help="prompt length in tokens (default 64)")
+    if lengths is not None:
+        parser.add_argument(
+            "--prompt", default=lengths, metavar="N,…", help=f"prompt length in tokens (default {lengths}){many}"
+        )
     parser.add_argument("--emits", type=int, default=48, metavar="N", help="output tokens per request (default 48)")
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="runs of each; the median is reported (default 3)"
-    )
-    parser.add_argument(
-        "--draft", type=int, default=4, metavar="K", help="drafts only: tokens to guess at a time (default 4)"
     )
     parser.add_argument(
         "--native", default="auto", choices=NATIVE, help="native kernels for attention, as for serve (default auto)"
@@ -49,17 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError for numbers that cannot work, and what loading a model raises."""
+    """Raises ConfigError for numbers that cannot work, what loading a model raises, and what `bench_serve` raises."""
+    if args.what == "serve":
+        return bench_serve.run(args)
     yielding_threads()
     from headway.bench.machine import machine
 
-    for name in ("prompt", "emits", "rounds", "draft"):
-        if getattr(args, name) < 1:
+    for name in ("emits", "rounds", "draft"):
+        if getattr(args, name, 1) < 1:
             raise ConfigError(f"--{name}", f"must be at least 1, got {getattr(args, name)}")
     if args.threads is not None and not 1 <= args.threads <= _MOST_THREADS:
         raise ConfigError("--threads", f"must be from 1 to {_MOST_THREADS}, got {args.threads}")
     about = machine()
-    counts = _counts(args.sequences)
+    counts = whole_numbers("--sequences", args.sequences)
     facts, rows = _drafts(args, counts) if args.what == "drafts" else _offline(args, counts)
     result = {"machine": about, "model": facts.name, "weights": facts.weights_format, "kernels": facts.kernels,
               "rows": rows}  # fmt: skip
@@ -73,9 +82,10 @@ def run(args: argparse.Namespace) -> int:
 def _offline(args: argparse.Namespace, counts: list[int]) -> tuple[ModelFacts, list[dict[str, Any]]]:
     from headway.bench.offline import Shape, measure
 
-    shapes = [Shape(count, args.prompt, args.emits) for count in counts]
+    lengths = whole_numbers("--prompt", args.prompt)
+    shapes = [Shape(count, length, args.emits) for length in lengths for count in counts]
     blocks = max(shape.blocks(_BLOCK_TOKENS) for shape in shapes) + 1
-    with _progress(len(shapes) * args.rounds) as tick:
+    with progress(len(shapes) * args.rounds) as tick:
         executor = _load(args, _files(args), blocks)
         return executor.facts, list(measure(executor, blocks, _BLOCK_TOKENS, shapes, args.rounds, tick))
 
@@ -85,7 +95,7 @@ def _drafts(args: argparse.Namespace, counts: list[int]) -> tuple[ModelFacts, li
     from headway.text.tokenizer import Tokenizer
 
     cases = [Case(kind, count, args.emits) for kind in TEXTS for count in counts]
-    with _progress(len(cases) * args.rounds * 2) as tick:
+    with progress(len(cases) * args.rounds * 2) as tick:
         files = _files(args)
         encode = Tokenizer(files).encode
         executor = _load(args, files, blocks_needed(encode, cases, _BLOCK_TOKENS))
@@ -113,25 +123,6 @@ def _load(args: argparse.Namespace, files: ModelFiles, blocks: int) -> Executor:
     )
 
 
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal's error stream; yields what moves it on."""
-    console = make_console(stderr=True)
-    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("measuring", total=total)
-        yield lambda: progress.advance(task)
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError("--sequences", f"{text!r} is not a list of whole numbers like 1,8,32") from None
-    if min(counts) < 1:
-        raise ConfigError("--sequences", f"must be at least 1, got {min(counts)}")
-    return counts
-
-
 def _show(result: dict[str, Any], columns: dict[str, Callable[[dict[str, Any]], str]]) -> None:
     console = make_console()
     about = result["machine"]
@@ -150,6 +141,7 @@ def _show(result: dict[str, Any], columns: dict[str, Callable[[dict[str, Any]], 
 
 
 _OFFLINE: dict[str, Callable[[dict[str, Any]], str]] = {
+    "prompt": lambda row: str(row["prompt"]),
     "sequences": lambda row: str(row["sequences"]),
     "prefill tok/s": lambda row: f"{row['prefill_tok_s']:.0f}",
     "decode tok/s": lambda row: f"{row['decode_tok_s']:.1f}",

@@ -26,7 +26,8 @@ def start_panel(
         for label, value in _model_rows(model, files[model.name]).items():
             table.add_row(label, Text(value))
     table.add_row("compute", Text(f"{ready.threads} threads; {_kernels(ready, 'products')}"))
-    table.add_row("attention", Text(_kernels(ready, "attention")))
+    if attention := _kernels(ready, "attention"):
+        table.add_row("attention", Text(attention))
     table.add_row("loaded in", Text(f"{ready.load_ms / 1000:.1f} s"))
     for field, origin in origins.items():
         value = getattr(options, field)
@@ -60,7 +61,11 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
         rows["seats"] = f"{model.seats} images"
         rows["images"] = f"{images.sizes}; {images.noise}"
         return rows | {"prompts": f"up to {model.max_context} tokens"}
-    return rows | {"step budget": f"{model.step_tokens} positions", "context": f"{model.max_context:,} positions"}
+    gap = f", fewer where that keeps tokens within {model.gap_ms:g} ms" if model.gap_ms is not None else ""
+    return rows | {
+        "step budget": f"{model.step_tokens} positions{gap}",
+        "context": f"{model.max_context:,} positions",
+    }
 
 
 def curl(model: ReadyModel, url: str, *, keyed: bool) -> str:

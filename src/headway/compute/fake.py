@@ -8,10 +8,11 @@ no longer equals `expected_tokens`, which needs no pool at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import reduce
 from hashlib import blake2b
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from headway.compute.executor import ModelFacts
 from headway.core.clock import ModelledClock

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from headway.core.miss import Miss
+from headway.core.recovery import NO_DEMAND, Demand, Phase, Rates
 from headway.core.request import Pause
 from headway.core.verdict import Never, Wait
 
@@ -29,7 +30,9 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
-    pool that is counted in bytes are bytes."""
+    pool that is counted in bytes are bytes; `weights` and `state` are data types. With `gap_ms` the budget of a step
+    follows the time, up to `step_tokens`.
+    """
 
     model: str
     blocks: int
@@ -38,7 +41,9 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     seats: int
     step_tokens: int
     threads: int
+    gap_ms: float | None = None
     weights: str
+    state: str = ""
     kernels: dict[str, str] = {}
     pattern: str = "text"
 
@@ -73,7 +78,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
 
     Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
     which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
-    nothing but that.
+    nothing but that. `promised` says whether it was promised to be complete by `deadline_at`.
     """
 
     id: str
@@ -82,6 +87,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     order: tuple[int, ...]
     model: str = ""
     deadline_at: int | None = None
+    promised: bool = False
     prompt: int = 0
     n: int = 0
     max_tokens: int = 0
@@ -167,12 +173,33 @@ class Grown(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[int, ...]
 
 
+class Bound(msgspec.Struct, frozen=True, array_like=True):
+    """Why a step's budget is less than --step-tokens allows: a step is expected to take `fixed_ms` and
+    `position_ms` for each position, and those who decode in it wait for all of it, at most `gap_ms`."""
+
+    gap_ms: float
+    fixed_ms: float
+    position_ms: float
+
+
+class Forecast(msgspec.Struct, frozen=True, array_like=True):
+    """What is expected of a request with a deadline, whose work is known item by item: each of its updates takes
+    `step_ns` in the batch of this step, its last item `last_ns`, and it is complete at `ready_at` as planned (0: not
+    known)."""
+
+    id: str
+    step_ns: int
+    last_ns: int
+    ready_at: int
+
+
 class Stepped(Event, frozen=True, tag="step", kw_only=True):
     """A step of one model begins to run. `at` is when planning began: from then on the step owns the time.
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
-    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was.
+    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was; with
+    `bound` it was cut for the gap between this model's own tokens. `forecasts` are of those with deadlines.
     """
 
     step: int
@@ -186,6 +213,8 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     model: str = ""
     oversized: bool = False
     kept: str = ""
+    bound: Bound | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -234,6 +263,39 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
     levels: Levels
     model: str = ""
     moves: tuple[Moved, ...] = ()
+
+
+class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
+    """A recovery loop of one model (`policy/recovery.py`): it `began`, `lasts` (told once a window), or is `over`.
+
+    now       how the window was that ended with this; `best` is the best one before the loop
+    cut       from here on admission goes by `reserve`, until `needed` windows in a row had no preemption; `clean`
+              were it so far
+    offered   what came while admission was cut, and `rejected` what of it was not admitted: means per second since
+              then
+    """
+
+    step: int
+    model: str
+    phase: Phase
+    cut: bool
+    now: Rates
+    best: Rates
+    offered: Demand = NO_DEMAND
+    rejected: Demand = NO_DEMAND
+    clean: int = 0
+    needed: int = 0
+
+
+class NoProgress(Event, frozen=True, tag="no_progress", kw_only=True):
+    """A request was told the same `wait` so many times in a row, and nothing moved: nothing that the engine can do
+    will change that."""
+
+    step: int
+    model: str
+    id: str
+    wait: Wait
+    times: int
 
 
 class DraftsPaused(Event, frozen=True, tag="drafts_paused", kw_only=True):
@@ -291,6 +353,8 @@ AnyEvent: TypeAlias = (
     | Preempted
     | Stepped
     | Committed
+    | Recovery
+    | NoProgress
     | DraftsPaused
     | Finished
     | Cancelled

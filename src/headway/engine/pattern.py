@@ -21,6 +21,7 @@ from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
+from headway.policy.schedule import Run
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
 P = TypeVar("P")
@@ -148,6 +149,11 @@ class Pattern(Protocol[NewT_contra]):
         """Whether a caller waits for what each step of a running request brings, as for the next token."""
         ...
 
+    @property
+    def foreseen(self) -> bool:
+        """Whether `runs` tells all that is left of a request."""
+        ...
+
     # -- before it is queued
 
     def check(self, new: NewT_contra) -> None:
@@ -187,6 +193,10 @@ class Pattern(Protocol[NewT_contra]):
 
     def least_work(self, request: Request, new: NewT_contra, answers: AnswerLengths) -> LeastWork:
         """What is left of a request that came now at least, where `answers` tell how long others were."""
+        ...
+
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        """What is left of a request, item by item, where that is known."""
         ...
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:

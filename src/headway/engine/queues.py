@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from headway.core.errors import DuplicateRequest, UnknownRequest
 from headway.core.request import AnyEmission, Request, Stage
-from headway.core.verdict import Input
+from headway.core.verdict import Input, Wait
 from headway.engine.line import FairLine, Line, SortedLine
 from headway.policy.fair import OUTPUT_WEIGHT, Counters
 from headway.policy.order import Order
@@ -82,6 +84,16 @@ class Queues:
             del self.awaiting[request.arrival]
             self.waiting.add(request)
         return request
+
+    def retried(self, request: Request, what: Input, have: int) -> Wait:
+        """What a request awaits was tried for again: `have` of it is there. Its wait now. Raises UnknownRequest when
+        it does not await that."""
+        if what not in request.awaits:
+            raise UnknownRequest(request.id)
+        wait = request.awaits[what]
+        request.awaits[what] = msgspec.structs.replace(wait, have=have, short=wait.need - have)
+        request.verdict = next(iter(request.awaits.values()))
+        return request.awaits[what]
 
     def admit(self, request: Request, cost: int) -> None:
         """From the queue to its seats, with `cost` to be spent for it at first."""

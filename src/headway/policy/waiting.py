@@ -42,6 +42,7 @@ class Room:
 
     budget     what the step may still spend, in the pattern's unit (`cost_unit`)
     untouched  nothing is in the step yet
+    by         the option by which the budget was cut, with its value; "" if it was not
     """
 
     seats: int
@@ -52,6 +53,7 @@ class Room:
     space_rule: SpaceRule = "blocks"
     space_unit: Unit = "blocks"
     cost_unit: Unit = "positions"
+    by: str = ""
 
 
 def keep_nothing() -> Kept:
@@ -120,6 +122,7 @@ def no_budget(need: int, room: Room) -> Wait:
         short=need - room.budget,
         free=room.free,
         reusable=room.reusable,
+        by=room.by,
     )
 
 

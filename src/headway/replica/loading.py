@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.compute.executor import Executor, LatentExecutor
+from headway.compute.executor import Executor, LatentExecutor, Sketch
 from headway.core.errors import ConfigError
 from headway.engine.served import ServedModel
 from headway.memory.bytes import BytePool
@@ -22,16 +23,20 @@ from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import Loading, ReadyModel, ToFront
 from headway.replica.options import ModelOptions, ReplicaOptions
 
+#: What the extra `images` brings, to be typed in a shell whichever way Headway was installed.
+_DIFFUSERS = "'diffusers>=0.42,<0.50'"
+
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, and where its
-    durations are kept between runs, if they are."""
+    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, where its
+    durations are kept between runs, if they are, and what shows the latent of a slot, if it has latents."""
 
     served: ServedModel
     options: ModelOptions
     grammars: Grammars | None = None
     durations: KeptDurations | None = None
+    sketch: Callable[[int], Sketch | None] | None = None
 
     def ready(self) -> ReadyModel:
         """What the front is told of it."""
@@ -45,6 +50,7 @@ class LoadedModel:
             max_context=served.limits.context,
             seats=served.options.seats,
             step_tokens=served.options.step_tokens,
+            gap_ms=served.options.gap_ms if is_text else None,
             pool_bytes=0 if is_text else space.total,
         )
 
@@ -79,11 +85,15 @@ def hosted_images(
     most = options.engine.seats * executor.most_state_bytes
     pool = BytePool(most if options.memory_bytes is None else min(most, options.memory_bytes), executor.forget)
     served = image_model(
-        executor, pool, executor.state_bytes, options.engine, name=options.name, weight=options.weight
+        executor,
+        pool,
+        executor.state_bytes,
+        options.engine,
+        name=options.name,
+        weight=options.weight,
+        durations=None if durations is None else durations.known,
     )
-    if durations is not None:
-        served.durations = durations.known
-    return LoadedModel(served, options, durations=durations)
+    return LoadedModel(served, options, durations=durations, sketch=executor.sketch)
 
 
 def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[LoadedModel]:
@@ -102,7 +112,13 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
     from headway.text.tokenizer import Tokenizer
 
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
-    _refuse_long(model, DecoderSpec.from_config(files.config, files.name).max_context)
+    spec = DecoderSpec.from_config(files.config, files.name)
+    _refuse_long(model, spec.max_context)
+    vocabulary = files.tokenizer, files.eos_ids, spec.vocab
+    beside = ThreadPoolExecutor(1)  # while the weights are packed
+    texts = beside.submit(lambda: AnswerTexts(Tokenizer(files)))
+    grammars = beside.submit(lambda: Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary)))
+    beside.shutdown(wait=False)
     executor = TextExecutor.load(
         files,
         cache=Cache.at(Path(options.cache)).converted,
@@ -116,9 +132,7 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
-    vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
-    grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
-    return hosted_text(executor, executor.blocks, model, AnswerTexts(Tokenizer(files)), grammars)
+    return hosted_text(executor, executor.blocks, model, texts.result(), grammars.result())
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
@@ -133,6 +147,7 @@ def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[T
         weights=model.weights,
         threads=options.threads,
         max_step_positions=model.engine.step_tokens,
+        native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
     _refuse_long(model, executor.facts.max_context)
@@ -148,8 +163,8 @@ def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[To
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "diffusers":
             raise
-        text = f"{model.model} is a diffusion model, which needs diffusers: pip install 'headway[images]'"
-        raise ConfigError("--model", text) from error
+        needs = f"needs diffusers (the extra images): pip install {_DIFFUSERS}"
+        raise ConfigError("--model", f"{model.model} is a diffusion model, which {needs}") from error
     cache = Cache.at(Path(options.cache))
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     say(Loading(f"reading the weights of {model.served_name}", 0, files.weights_bytes))

@@ -6,7 +6,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from headway.compute.executor import ModelFacts
+from headway.compute.executor import ModelFacts, Sketch
 from headway.core.errors import ProtocolError
 from headway.core.events import AnyEvent, Loaded
 from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRequest
@@ -24,6 +24,12 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
     id: str
     by: str
+
+
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """Say what this request's latent looks like by now."""
+
+    id: str
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -49,6 +55,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
     max_context: int
     seats: int
     step_tokens: int
+    gap_ms: float | None = None
     pool_bytes: int = 0
 
     @property
@@ -66,8 +73,10 @@ class ReadyModel(msgspec.Struct, frozen=True):
             block_bytes=1 if self.pool_bytes else self.facts.block_bytes,
             seats=self.seats,
             step_tokens=self.step_tokens,
+            gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
         )
@@ -97,6 +106,15 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     message: str
 
 
+class Looked(msgspec.Struct, frozen=True, tag="looked"):
+    """The answer to `Look`: after `done` of its items the latent of `id` looks so; None where it has none (any more,
+    or yet)."""
+
+    id: str
+    done: int = 0
+    sketch: Sketch | None = None
+
+
 class Told(msgspec.Struct, frozen=True, tag="told"):
     """What happened since the last message, in order: events, and the tokens that were emitted."""
 
@@ -104,8 +122,8 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
     emissions: tuple[AnyEmission, ...] = ()
 
 
-ToReplica: TypeAlias = Submit | Cancel | Stop
-ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Told
+ToReplica: TypeAlias = Submit | Cancel | Look | Stop
+ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Looked | Told
 
 _MessageT = TypeVar("_MessageT")
 

@@ -143,10 +143,12 @@ def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOption
         weight=choice.shares.weight,
         engine=EngineOptions(
             seats=options.seats,
-            step_tokens=options.step_tokens,
+            step_tokens=options.most_step_tokens,
+            gap_ms=options.kept_gap_ms,
             max_context=options.max_context or 1 << 30,
             max_bypass=options.max_bypass,
             policy=options.policy,
             admit=options.admit,
+            recovery=options.recovery,
         ),
     )

@@ -12,6 +12,7 @@ from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
+from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.linear import choose_weights
 from headway.compute.kernels.paged import Attention, paged_attention
 from headway.compute.kernels.rotary import Rotary
@@ -117,10 +118,11 @@ class TextExecutor:
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             check_free(spec, blocks, block_tokens, state)
             loaded = load_tensors(spec, files, ROUNDED_FROM.get(weights, weights), cache, progress)
+            probes = KeptProbes.open(cache / files.revision)
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
             attention = paged_attention(rotary, paged, native)
-            made = ready(spec, loaded, weights, attention)
+            made = ready(spec, loaded, weights, attention, probes)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,

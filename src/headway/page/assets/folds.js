@@ -4,13 +4,27 @@ import { SequenceRecord } from "page/record.js";
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
-  holders: [], others: 0, kept: 0, by: "",
+  holders: [], others: 0, kept: 0, by: "", price: 0,
 };
 
 export const FOLDS = {
   // A replica is ready: its pool is empty.
   loaded(story, event) {
     story.model(event.model).load(event);
+    story.loops.delete(event.model);
+  },
+
+  // A recovery loop, told once a window until it is over.
+  recovery(story, event) {
+    if (event.phase === "over") story.loops.delete(event.model);
+    else story.loops.set(event.model, event);
+  },
+
+  no_progress(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    story.stuck.set(event.id, event);
+    story._wait(record, event.wait, event.at);
   },
 
   // They left no record.
@@ -34,6 +48,7 @@ export const FOLDS = {
     model.pattern ??= event.pattern;
     record.order = event.order;
     record.deadlineAt = event.deadline_at ?? null;
+    record.promised = event.promised ?? false;
     record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;
@@ -45,6 +60,7 @@ export const FOLDS = {
   },
 
   supplied(story, event) {
+    story.stuck.delete(event.id);
     const record = story.live.get(event.id);
     if (!record) return;
     story._judge(record, null, event.at);
@@ -64,6 +80,7 @@ export const FOLDS = {
   admitted(story, event) {
     const record = story.live.get(event.id);
     if (!record) return;
+    story.stuck.delete(event.id);
     record.stage = "running";
     event.indexes.forEach((index, place) => {
       const sequence = record.sequences[index];
@@ -98,6 +115,9 @@ export const FOLDS = {
   step(story, event) {
     const model = story.model(event.model);
     story.step = event.step;
+    for (const { id, model: stuck, wait } of [...story.stuck.values()]) {
+      if (stuck === model.name && wait.on !== "input") story.stuck.delete(id); // somebody moves
+    }
     const behind = new Set([...model.judged, ...model.fresh].filter((id) => !Object.hasOwn(event.waits, id)));
     model.fresh = [];
     model.judged = new Set();
@@ -110,6 +130,10 @@ export const FOLDS = {
       if (!record) continue;
       story.model(record.model).judged.add(id);
       story._wait(record, wait, event.at);
+    }
+    for (const [id, stepNs, lastNs, readyAt] of event.forecasts ?? []) {
+      const record = story.live.get(id);
+      if (record) record.forecast = { stepNs, lastNs, readyAt };
     }
     moveMembers(story, event);
     model.level(event.levels);

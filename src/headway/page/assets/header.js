@@ -1,4 +1,5 @@
 // The line at the top: which model, how full the pool, how many seats, how fast; and where in time the page stands.
+import { drawAlarm } from "page/alarm.js";
 import { setText } from "page/ribbon.js";
 import { amount, duration } from "page/numbers.js";
 
@@ -58,13 +59,16 @@ export class Header {
     setText($("seats"), models.map((model) => this._seats(model, models.length > 1)).join(" · ") || "0");
     setText($("rate"), this._rate(now).toFixed(1));
     this._time(story, now);
+    drawAlarm($("alarm"), story);
     if (story.unknown.size) this._said ||= `this page does not know events named ${[...story.unknown].join(", ")}`;
     this._tell();
   }
 
-  // The model that texts are sent to.
-  get text() {
-    return this.models.find(({ headway }) => (headway?.pattern ?? "text") === "text")?.id ?? this.models[0]?.id;
+  // The model that prompts are sent to: one that continues them, else one that draws them.
+  get asked() {
+    const of = (pattern) => this.models.find(({ headway }) => (headway?.pattern ?? "text") === pattern);
+    const model = of("text") ?? of("image") ?? this.models[0];
+    return { model: model?.id, draws: model?.headway?.pattern === "image" };
   }
 
   _seats({ name, facts, levels: { seats_used: used } }, several) {
@@ -130,5 +134,6 @@ function levels(models) {
     const unit = pattern === "image" ? "bytes" : "blocks";
     return { name, live: amount(live, unit), total: live + reusable + free && amount(live + reusable + free, unit) };
   });
-  return pools.filter(({ total }) => total).map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
+  const shown = pools.filter(({ total }) => total);
+  return shown.map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
 }

@@ -18,6 +18,7 @@ from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
+from headway.policy.schedule import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class EmbedPattern:
     cost_unit: Unit = "positions"
     yields = True
     paced = False
+    foreseen = False
 
     def __init__(self, executor: Executor) -> None:
         self.space = BytePool(0)
@@ -99,6 +101,9 @@ class EmbedPattern:
 
     def least_work(self, request: Request, new: EmbedRequest, answers: AnswerLengths) -> LeastWork:
         return LeastWork(new.positions, 0)
+
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        return ()
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
         """All is taken at admission."""

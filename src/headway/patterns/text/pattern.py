@@ -25,6 +25,7 @@ from headway.patterns.text.sequence import Sequence, TextProgress
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
 from headway.policy.preempt import Part, price
+from headway.policy.schedule import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 
@@ -34,6 +35,7 @@ class TextPattern:
     cost_unit: Unit = "positions"
     yields = False
     paced = True
+    foreseen = False
 
     def __init__(
         self,
@@ -119,6 +121,9 @@ class TextPattern:
     def least_work(self, request: Request, new: TextRequest, answers: AnswerLengths) -> LeastWork:
         return needs.least_work(new, request.progress, self.memory, answers)
 
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        return ()
+
     def outlook(self, request: Request, quote: Quote | None = None) -> list[Outlook]:
         return needs.outlook(request.progress, self.space.block_tokens, quote)
 
@@ -147,9 +152,10 @@ class TextPattern:
         return StepPlan(step, tuple(entry.item for entry in entries), copies, fills)
 
     def fault(self, request: Request) -> str | None:
-        faults = (sequence.guide.fault for sequence in _open(request) if sequence.guide)
-        fault = next(filter(None, faults), None)
-        return None if fault is None else f"the answer cannot go on within its grammar: {fault}"
+        for sequence in _sequences(request):
+            if sequence.guide and sequence.finish is None and (fault := sequence.guide.fault):
+                return f"the answer cannot go on within its grammar: {fault}"
+        return None
 
     def words(self, entry: Entry) -> str:
         return f"what the model computed at positions {entry.item.start} to {entry.item.end - 1}"

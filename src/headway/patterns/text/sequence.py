@@ -71,6 +71,8 @@ class Sequence:
 
     def split(self, positions: int) -> tuple[int, int, int]:
         """(prefilled, decoded, recomputed) if the next `positions` positions were evaluated now."""
+        if self.computed == self.high and self.high >= self.prompt:
+            return 0, positions, 0
         end = self.computed + positions
         recomputed = max(0, min(end, self.high) - self.computed)
         first_new = max(self.computed, self.high)

@@ -43,6 +43,7 @@ class ObservedStep:
     head: str | None
     waits: dict[str, Wait]
     levels: ev.Levels
+    bound: ev.Bound | None
     host_gap_ns: int | None
     ended_at: int | None = None
     next_at: int | None = None
@@ -94,16 +95,20 @@ class ObservedRequest:
 @dataclass(frozen=True)
 class Machine:
     """A local server's machine while it was looked at: the share of its processors' time that another virtual
-    machine took (None where that is not known), and how many processes wanted each processor (the load average)."""
+    machine took (None where that is not known), how many processes wanted each processor (the load average), and
+    memory that is free."""
 
     steal: float | None
     load: float
+    free_bytes: int | None = None
 
 
 @dataclass
 class Observations:
     """Folds one model's events in order. What happened before `since_ns` is folded into records, and counts nowhere
-    else. `others_ns` are the durations of the other models' steps, by name; with those `story` is shared."""
+    else. `others_ns` are the durations of the other models' steps, by name; with those `story` is shared. `evicting`
+    has, for each step that evicted blocks, who took blocks in it, and `evicted` who missed a prefix that had been
+    evicted, in which step it was, and how many positions of the prompt were left to compute."""
 
     model: str = ""
     loaded: ev.Loaded | None = None
@@ -114,6 +119,9 @@ class Observations:
     gaps: deque[Gap] = field(default_factory=lambda: deque(maxlen=MOST_GAPS))
     requests: dict[str, ObservedRequest] = field(default_factory=dict)
     preemptions: list[ev.Preempted] = field(default_factory=list)
+    stuck: list[ev.NoProgress] = field(default_factory=list)
+    evicting: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    evicted: list[tuple[str, int, int]] = field(default_factory=list)
     pauses: list[ev.DraftsPaused] = field(default_factory=list)
     recovery: Recovery = field(default_factory=Recovery)
     turned_away: Counter[str] = field(default_factory=Counter)
@@ -125,6 +133,7 @@ class Observations:
     _committed_at: int | None = None
     _working: bool = False
     _passed_at: int | None = None
+    _taking: list[str] = field(default_factory=list)
     _emitted_in: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def fold_all(self, events: Iterable[ev.AnyEvent]) -> Observations:
@@ -188,6 +197,11 @@ class Observations:
         return sum(step.held_up_ns for step in self.steps)
 
     @property
+    def gap_ms(self) -> float | None:
+        """The gap between tokens that bounds a step's budget; None where that is a fixed number."""
+        return self.loaded.gap_ms if self.loaded else None
+
+    @property
     def seats(self) -> int:
         """Of the replica; as many as were ever used where no event tells."""
         return self.loaded.seats if self.loaded else max((step.levels.seats_used for step in self.steps), default=0)
@@ -207,6 +221,14 @@ class Observations:
                 self.requests[event.id] = ObservedRequest(event.id, event.at, event.sent_at)
             case ev.Arrived():
                 self._arrived(event)
+            case ev.Admitted(miss=miss):
+                self._taking.append(event.id)
+                if miss is not None and miss.why == "evicted":
+                    known = self.requests.get(event.id)
+                    prompt = known.arrived.prompt if known and known.arrived else miss.at
+                    self.evicted.append((event.id, miss.step, prompt - miss.at))
+            case ev.NoProgress():
+                self.stuck.append(event)
             case ev.Preempted():
                 self.preemptions.append(event)
             case ev.DraftsPaused():
@@ -233,6 +255,9 @@ class Observations:
             self.steps[-1].next_at = event.at
         if not counted:
             return
+        taking, self._taking = (*self._taking, *(grown.id for grown in event.grown)), []
+        if self.steps and event.levels.evictions > self.steps[-1].levels.evictions:
+            self.evicting[event.step] = taking
         prefill: Counter[str] = Counter()
         for member in event.members:
             if member.doing == "prefill":
@@ -258,6 +283,7 @@ class Observations:
                 head=event.waits[event.head].rule if event.head else None,
                 waits={wait.rule: wait for wait in event.waits.values()},
                 levels=event.levels,
+                bound=event.bound,
                 host_gap_ns=gap,
             )
         )

@@ -14,9 +14,12 @@ from headway.core.verdict import ONS, On, Wait
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import NO_LEVELS, Story
 from headway.story.reduce.steps import StepRecord, Steps
+from headway.story.tell.alarms import brief as loop_words
+from headway.story.tell.alarms import no_progress
 from headway.story.tell.boardview import (
     BoardView,
     EventNumbers,
+    LoopShown,
     ModelShown,
     Owner,
     PoolShown,
@@ -87,6 +90,8 @@ class Board:
             requests=self._requests(self._chosen(requests, ended), now),
             unknown=self._unknown(),
             counters={name: self.counts[name] for name in COUNTERS},
+            loops=tuple(map(_loop_shown, self.story.loops.values())),
+            stuck=tuple(map(no_progress, self.story.stuck.values())),
         )
 
     # -- parts of the view -----------------------------------------------------------------------------------
@@ -200,6 +205,11 @@ def _step_shown(step: StepRecord) -> StepShown:
         ms=None if step.ended_at is None else round((step.ended_at - step.began_at) / 1e6, 6),
         failed=step.failed,
     )
+
+
+def _loop_shown(event: ev.Recovery) -> LoopShown:
+    demand = event.offered, event.rejected
+    return LoopShown(event.model, event.cut, event.now, event.best, *demand, loop_words(event))
 
 
 def _owner(record: Record, references: Counter[int]) -> Owner:

@@ -27,6 +27,8 @@ class Story:
 
     models     pool and seats of each served model, by name, in the order in which events named them
     facts      what the replica said of each when it was loaded, where that is among the events
+    loops      by model, what was told last of a recovery loop, or a cut of admission, that is not over
+    stuck      by request, what was told of a decision that is no progress, while it is alive and has not moved
     """
 
     def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
@@ -34,10 +36,12 @@ class Story:
         self.ended: OrderedDict[str, Record] = OrderedDict()
         self.models: dict[str, ev.Levels] = {}
         self.facts: dict[str, ev.Loaded] = {}
+        self.loops: dict[str, ev.Recovery] = {}
+        self.stuck: dict[str, ev.NoProgress] = {}
         self.step = 0
         self.stepped_at = 0
         self._remembered = remembered
-        self._delivers = delivers
+        self.delivers = delivers
         self._patterns: dict[str, str] = {}  # as requests told
         self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
         self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
@@ -50,6 +54,7 @@ class Story:
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
             ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
             ev.Failed: self._failed, ev.Delivered: self._delivered,
+            ev.Recovery: self._recovery, ev.NoProgress: self._no_progress,
         }  # fmt: skip
 
     def fold(self, event: ev.AnyEvent) -> None:
@@ -93,6 +98,14 @@ class Story:
                 queues.setdefault(record.model, []).append(record.order)
         return {model: sorted(orders) for model, orders in queues.items()}
 
+    def slacks(self) -> dict[str, list[tuple[int, str]]]:
+        """For each model what its live requests with deadlines can spare (ns), and their ids, the least first."""
+        slacks: dict[str, list[tuple[int, str]]] = {}
+        for record in self.live.values():
+            if not record.ended and (slack := record.slack_ns) is not None:
+                slacks.setdefault(record.model, []).append((slack, record.id))
+        return {model: sorted(each) for model, each in slacks.items()}
+
     def references(self, model: str) -> Counter[int]:
         """How many sequences hold each live block of that model's pool."""
         return Counter(
@@ -104,6 +117,7 @@ class Story:
     def _loaded(self, event: ev.Loaded) -> None:
         self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
         self.facts[event.model] = event
+        self.loops.pop(event.model, None)
 
     def _turned_away(self, event: ev.TurnedAway) -> None:
         """They left no record."""
@@ -123,7 +137,7 @@ class Story:
         record.model = self._named(event.model)
         self._patterns.setdefault(record.model, event.pattern)
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
-        record.deadline_at = event.deadline_at
+        record.deadline_at, record.promised = event.deadline_at, event.promised
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
         positions = event.positions or (None,) * len(event.parts)
         record.parts = [PartRecord(of, positions=each) for of, each in zip(event.parts, positions, strict=True)]
@@ -133,7 +147,18 @@ class Story:
         else:
             self._wait(record, event.wait, event.at)
 
+    def _recovery(self, event: ev.Recovery) -> None:
+        self.loops[event.model] = event
+        if event.phase == "over":
+            del self.loops[event.model]
+
+    def _no_progress(self, event: ev.NoProgress) -> None:
+        if record := self.live.get(event.id):
+            self.stuck[event.id] = event
+            self._wait(record, event.wait, event.at)
+
     def _supplied(self, event: ev.Supplied) -> None:
+        self.stuck.pop(event.id, None)
         if record := self.live.get(event.id):
             self._judge(record, None, event.at)
             self._queue(record, event.at)
@@ -155,6 +180,7 @@ class Story:
         record = self.live.get(event.id)
         if record is None:
             return
+        self.stuck.pop(event.id, None)
         record.stage = Stage.RUNNING
         for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
             sequence = record.sequences[index]
@@ -185,6 +211,8 @@ class Story:
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)
         self.step, self.stepped_at, self.models[model] = event.step, event.at, event.levels
+        for told in [told for told in self.stuck.values() if told.model == model and told.wait.on != "input"]:
+            del self.stuck[told.id]  # somebody moves
         behind = self._judged.get(model, set()).union(self._fresh.pop(model, ())) - event.waits.keys()
         self._judged[model] = set()
         for request_id in behind:
@@ -195,6 +223,9 @@ class Story:
             if record := self.live.get(request_id):
                 self._judged.setdefault(record.model, set()).add(request_id)
                 self._wait(record, wait, event.at)
+        for forecast in event.forecasts:
+            if record := self.live.get(forecast.id):
+                record.forecast = forecast
         self._move_members(event)
 
     def _move_members(self, event: ev.Stepped) -> None:
@@ -305,12 +336,13 @@ class Story:
 
     def _end(self, record: Record, stage: Stage, at: int) -> None:
         """Its work is over; its time goes on until the last byte is handed over."""
+        self.stuck.pop(record.id, None)
         record.stage = stage
         if stage is not Stage.REFUSED:
             record.verdict = None
         if self._in_flight.get(record.id) is not record:
             _drop_blocks(record)
-        if self._delivers:
+        if self.delivers:
             record.turn_to("delivery", at)
         else:
             self._remember(record, at)

@@ -26,6 +26,7 @@ _MARKS = {
     ev.Failed: "failed",
     ev.Refused: "refused",
     ev.DraftsPaused: "drafts paused",
+    ev.NoProgress: "no progress",
 }
 #: At one moment a slice comes first: a flow is bound to the slice that is open where it stands.
 _RANKS = {"X": 0, "C": 1, "i": 2, "s": 3, "f": 3}
@@ -35,7 +36,7 @@ TraceEvent = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at one moment: to a request, or (`life` is None) to the pool."""
+    """Something that happened at one moment: to a request, or (`life` is None) to a model and its pool."""
 
     at: int
     name: str
@@ -98,6 +99,8 @@ class Timeline:
         life = self._latest.get(getattr(event, "id", ""))
         if name is not None and life is not None:
             self._marks.append(Mark(event.at, name, life, _facts(event)))
+        if isinstance(event, ev.Recovery):
+            self._marks.append(Mark(event.at, f"recovery loop {event.phase}", None, _facts(event)))
 
     def named(self, id: str) -> list[Record]:
         """The lives of a request, or of all requests of the list of prompts with that id; empty if there is none."""
@@ -274,4 +277,13 @@ def _facts(event: ev.AnyEvent) -> dict[str, Any]:
             return {"reason": event.reason}
         case ev.DraftsPaused(pause=pause):
             return {"accepted": pause.accepted, "drafted": pause.drafted, "tokens": pause.tokens}
+        case ev.NoProgress(wait=wait):
+            return {"on": wait.on, "rule": wait.rule, "short": wait.short, "times": event.times}
+        case ev.Recovery():
+            return {
+                "cut": event.cut,
+                "preempted_per_s": event.now.preempted,
+                "recomputed_per_s": event.now.recomputed,
+                "goodput_per_s": event.now.goodput,
+            }
     return {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headway.core.recovery import Demand
+from headway.core.recovery import Rates as WorkRates
 from headway.core.verdict import On, Unit
 from headway.story.tell.views import PoolBlocks, RequestView
 
@@ -103,10 +105,24 @@ class RequestShown(RequestView, frozen=True, kw_only=True, omit_defaults=True):
     words: str
 
 
+class LoopShown(msgspec.Struct, frozen=True):
+    """A recovery loop, or a cut of admission, of one model: as the engine told it last (means per second over its
+    latest window), and in `words`, half a line."""
+
+    model: str
+    cut: bool
+    now: WorkRates
+    best: WorkRates
+    offered: Demand
+    rejected: Demand
+    words: str
+
+
 class BoardView(msgspec.Struct, frozen=True):
     """`model`, `pool` and `seats` are of the model that was named first, everything else is of all together; `models`
     has each. `steps` has the newest last, `unknown` counts the requests of the running step that came before the
-    first event, `counters` count since then."""
+    first event, `counters` count since then. `loops` are recovery loops that are not over, `stuck` has a sentence for
+    each decision that is no progress."""
 
     source: str
     model: str
@@ -120,3 +136,5 @@ class BoardView(msgspec.Struct, frozen=True):
     requests: tuple[RequestShown, ...]
     unknown: int
     counters: dict[str, int]
+    loops: tuple[LoopShown, ...] = ()
+    stuck: tuple[str, ...] = ()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from headway.core.request import Stage
 from headway.core.verdict import Wait
@@ -15,6 +17,7 @@ from headway.story.tell.views import (
     DeadlineView,
     DraftsView,
     IntervalView,
+    LessSlack,
     ModelPool,
     PartView,
     PoolBlocks,
@@ -29,6 +32,7 @@ from headway.story.tell.views import (
 )
 
 _WAIT_FIELDS = Wait.__struct_fields__
+_MOST_LESS = 4
 
 
 def request_view(story: Story, record: Record, now: int) -> RequestView:
@@ -39,15 +43,23 @@ def request_view(story: Story, record: Record, now: int) -> RequestView:
 def request_views(story: Story, records: Iterable[Record], now: int) -> list[RequestView]:
     """A view of each record. What concerns all live requests (who holds which block, who is queued) is counted once
     for all of them: for each it would cost a server with many blocks seconds."""
-    shown, queued = list(records), story.queued()
+    shown, queued, slacks = list(records), story.queued(), story.slacks()
     references = {model: story.references(model) for model in {record.model for record in shown}}
     return [
-        _request_view(record, now, references[record.model], bisect_left(queued.get(record.model, ()), record.order))
+        _request_view(
+            record,
+            now,
+            references[record.model],
+            bisect_left(queued.get(record.model, ()), record.order),
+            slacks.get(record.model, ()),
+        )
         for record in shown
     ]
 
 
-def _request_view(record: Record, now: int, references: Counter[int], ahead: int) -> RequestView:
+def _request_view(
+    record: Record, now: int, references: Counter[int], ahead: int, slacks: Sequence[tuple[int, str]]
+) -> RequestView:
     return RequestView(
         id=record.id,
         pattern=record.pattern,
@@ -62,7 +74,7 @@ def _request_view(record: Record, now: int, references: Counter[int], ahead: int
         prefix=PrefixView(record.first_reused, record.miss),
         intervals=tuple(map(_interval_view, record.life(now))),
         elapsed_ms=_ms(record.elapsed_ns(now)),
-        deadline=deadline_view(record, now),
+        deadline=deadline_view(record, now, slacks),
         priority=record.priority,
         max_tokens=record.max_tokens,
         prompt=record.prompt_text,
@@ -111,13 +123,24 @@ def _model_pool(story: Story, name: str) -> ModelPool:
     )
 
 
-def deadline_view(record: Record, now: int) -> DeadlineView | None:
-    """None without a deadline."""
+def deadline_view(record: Record, now: int, slacks: Sequence[tuple[int, str]] = ()) -> DeadlineView | None:
+    """None without a deadline. `slacks` are as `Story.slacks` has them of its model."""
     if record.deadline_at is None:
         return None
     left = record.deadline_at - (now if record.ended_at is None else record.ended_at)
     met = (record.stage is Stage.FINISHED and left >= 0) if record.ended or left < 0 else None
-    return DeadlineView(_ms(record.deadline_at - record.received_at), _ms(left), met)
+    plain = DeadlineView(_ms(record.deadline_at - record.received_at), _ms(left), met, record.promised)
+    forecast, slack = record.forecast, record.slack_ns
+    if forecast is None or slack is None or record.ended:
+        return plain
+    less = slacks[: min(_MOST_LESS, bisect_left(slacks, (slack, "")))]
+    return msgspec.structs.replace(
+        plain,
+        update_ms=_ms(forecast.step_ns),
+        decode_ms=_ms(forecast.last_ns),
+        slack_ms=_ms(slack),
+        less=tuple(LessSlack(id, _ms(ns)) for ns, id in less),
+    )
 
 
 def timing(record: Record, now: int) -> str:

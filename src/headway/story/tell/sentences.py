@@ -11,7 +11,7 @@ from typing import assert_never
 from headway.core.miss import Miss
 from headway.core.request import ENDS, Stage
 from headway.core.verdict import Go, Never, On, Wait
-from headway.story.tell.views import PartView, RequestView, StandingWait
+from headway.story.tell.views import DeadlineView, PartView, RequestView, StandingWait
 
 _MOST_NAMES = 4
 _MOST_WINDOWS = 8
@@ -91,7 +91,7 @@ def shortage(wait: Wait) -> str:
         case "blocks" | "reservation":
             own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
-            more = f", and {wait.kept} to be left for growth (--admit {wait.by})" if wait.kept else ""
+            more = f", and {wait.kept} to be left for growth ({_admission(wait.by)})" if wait.kept else ""
             text = (
                 f"needs {count(need - wait.kept, 'block')}{more}, {wait.free} free and {wait.reusable} "
                 f"reusable{known}, {short} short."
@@ -104,16 +104,28 @@ def shortage(wait: Wait) -> str:
         case "budget" if need > 1:
             return f"needs {need} {wait.unit} of one step, which has {wait.have} left."
         case "budget":
-            return "the step's budget is spent before its next position."
+            cut = f" (cut for {wait.by})" if wait.by else ""
+            return f"the step's budget{cut} is spent before its next position."
         case "order":
             return "other requests come first."
         case "grammar":
             return "its grammar is being compiled in the background."
         case "model":
             return "another model's step runs."
-        case "reservation" | "deadline" | "reload":
+        case "deadline":
+            later = f"; the pause makes it {wait.price} ms later itself" if wait.price else ""
+            return (
+                f"others have less slack. If it moved, {wait.by} would be complete {need} ms later, which can spare "
+                f"{wait.have} ms{later}. Its latent stays, nothing is lost."
+            )
+        case "reload":
             return f"{wait.rule}: needs {need} {wait.unit}, has {wait.have}, {short} short."
     assert_never(wait.rule)
+
+
+def _admission(by: str) -> str:
+    """Which option says how much is to be left."""
+    return "admission is cut by --recovery auto" if by == "recovery" else f"--admit {by}"
 
 
 def _standing(view: RequestView) -> StandingWait | None:
@@ -133,6 +145,8 @@ def _lack(wait: StandingWait) -> str:
             return "its grammar is being compiled"
         case "model":
             return "another model's step runs"
+        case "deadline":
+            return f"paused: {wait.by} would be {wait.need} ms later and can spare {wait.have} ms"
     rest = len(wait.holders) - 1 + wait.others
     more = f", {rest} more" if rest > 0 else ""
     held = f" ({wait.holders[0].id} holds {wait.holders[0].blocks}{more})" if wait.holders else ""
@@ -185,6 +199,8 @@ def _never(view: RequestView) -> str:
         return "invalid request"
     if verdict.rule == "deadline":
         soonest = f"{verdict.need} ms after its arrival at the earliest"
+        if verdict.alone is not None and verdict.alone <= verdict.limit:
+            soonest += f", beside what others were promised before ({verdict.alone} ms without them)"
         return f"it would be complete {soonest}, and its deadline is {verdict.limit} ms"
     unit = "blocks of state" if verdict.unit == "blocks" else verdict.unit
     raised = f"{verdict.option} raises it" if verdict.option else "it is the model's own"
@@ -290,10 +306,30 @@ def _deadline(view: RequestView) -> str:
         return ""
     due, left = f"Deadline: {_duration(deadline.ms)} after its arrival", deadline.left_ms
     if deadline.met is None:
-        return f"{due}, in {_duration(left)}."
+        return f"{due}, in {_duration(left)}{_arithmetic(view, deadline)}"
     if left < 0:
         return f"{due}, missed by {_duration(-left)}."
     return f"{due}, met with {_duration(left)} left." if deadline.met else f"{due}, not met: there is no answer."
+
+
+def _arithmetic(view: RequestView, deadline: DeadlineView) -> str:
+    """What was promised of an image, and why: what is left by what it takes, and who has less slack."""
+    if view.pattern != "image":
+        return "."
+    slack, update, decode = deadline.slack_ms, deadline.update_ms, deadline.decode_ms
+    if slack is None or update is None or decode is None:
+        yet = "" if deadline.promised else ": nothing like it was measured yet"
+        return f", {'promised' if deadline.promised else 'not promised'}{yet}."
+    done, of = _updates(view)
+    work = f"{count(of - done, 'update')} × {_duration(update)} + {_duration(decode)} of decoding"
+    total = _duration((of - done) * update + decode)
+    ready = f"{_duration(abs(slack))} {'before it is due' if slack >= 0 else 'too late'}"
+    less = [f"{other.id} ({_duration(other.slack_ms)})" for other in deadline.less]
+    rest = f"; less slack: {_names(less)}" if less else "; nobody has less slack"
+    return (
+        f", {'promised' if deadline.promised else 'not promised'}. Left: {work} = {total}; as planned it is complete "
+        f"{ready}{rest}."
+    )
 
 
 def _reuse(view: RequestView) -> str:

@@ -89,13 +89,29 @@ class IntervalView(msgspec.Struct, frozen=True, omit_defaults=True):
     ms: float = msgspec.field(default_factory=float)
 
 
-class DeadlineView(msgspec.Struct, frozen=True):
+class LessSlack(msgspec.Struct, frozen=True):
+    id: str
+    slack_ms: float
+
+
+class DeadlineView(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the complete answer is due, `ms` after arrival; how much of that was left at its end, or is left now (less
-    than nothing: it is late); and whether it was met: null while it can be, false where there is no answer."""
+    than nothing: it is late); and whether it was met: null while it can be, false where there is no answer.
+    `promised`: it was said on arrival that it would be.
+
+    While what is left is known item by item: each update takes `update_ms` in the batch of this step, the decoding
+    `decode_ms`, and as planned it is complete `slack_ms` before it is due. `less` are those of the same model that
+    have less slack, at most four.
+    """
 
     ms: float
     left_ms: float
     met: bool | None
+    promised: bool = False
+    update_ms: float | None = None
+    decode_ms: float | None = None
+    slack_ms: float | None = None
+    less: tuple[LessSlack, ...] = ()
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,190 @@
+"""What the samples of text.py say: medians as JSON and Markdown tables, and a plot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "results"
+Sample = dict[str, Any]
+Rows = dict[str, dict[str, dict[str, float]]]
+
+
+def decode(sample: Sample) -> float:
+    """Tokens per second after every sequence had its first."""
+    return sample["after"] / (sample["took_s"] - sample["first_s"])
+
+
+def prefill(sample: Sample) -> float:
+    return sample["sequences"] * sample["prompt"] / sample["took_s"]
+
+
+def whole(sample: Sample) -> float:
+    """Prompt and answer tokens per second of the whole job."""
+    return sample["sequences"] * (sample["prompt"] + sample["emits"]) / sample["took_s"]
+
+
+def gather(samples: Iterable[Sample]) -> Rows:
+    """By measure, then side: the median, the extremes and the number of rounds."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        for measure, value in measures(sample):
+            found[measure][sample["side"]].append(value)
+    return {
+        measure: {
+            side: {"median": median(values), "low": min(values), "high": max(values), "rounds": len(values)}
+            for side, values in sides.items()
+        }
+        for measure, sides in found.items()
+    }
+
+
+def measures(sample: Sample) -> Iterable[tuple[str, float]]:
+    """Names and values of what a sample measured."""
+    what = sample["what"]
+    if what == "about":
+        return
+    model = "" if sample["model"] == "smollm2-135m" else f"{sample['model']}: "
+    if what == "http":
+        row, at = sample["row"], f"HTTP {sample['concurrent']}"
+        yield f"{model}{at}, output tok/s", row["output_tok_s"]
+        yield f"{model}{at}, p99 gap ms", row["itl_ms"]["p99"]
+        yield f"{model}{at}, p50 first token ms", row["ttft_ms"]["p50"]
+        return
+    if what == "memory":
+        for part in ("replica", "weights", "pool", "beyond"):
+            yield f"{model}memory: {part}, MiB", sample[f"{part}_mib"]
+        return
+    sequences, prompt = sample["sequences"], sample["prompt"]
+    if what == "table":
+        yield f"{model}decode {sequences}", decode(sample)
+        if sequences == 32:
+            yield f"{model}whole job 32", whole(sample)
+    elif what in ("prefill", "long"):
+        yield f"{model}prefill {sequences} x {prompt:,}", prefill(sample)
+    elif what == "busy":
+        yield (
+            f"{model}decode {sequences} {'beside a busy process' if sample['busy'] else 'undisturbed'}",
+            decode(sample),
+        )
+    elif what == "sequences":
+        yield f"{model}decode of {sequences} sequences", decode(sample)
+    elif what == "contexts":
+        yield f"{model}decode after {prompt:,} positions", decode(sample)
+
+
+#: A sample counts if others kept no more than this many cores busy meanwhile.
+MOST_OTHERS = 0.15
+
+
+def undisturbed(sample: Sample) -> bool:
+    """Whether it was alone, or alone with the one busy process that it is about."""
+    return sample.get("others", 0.0) <= MOST_OTHERS + bool(sample.get("busy"))
+
+
+def report(samples: list[Sample], machine: dict[str, Any]) -> None:
+    """Write text_peers.json and text_peers.png, and print tables."""
+    kept = [sample for sample in samples if undisturbed(sample)]
+    rows = gather(kept)
+    versions = {
+        sample["side"]: sample["about"] for sample in samples if sample["what"] == "about" and sample["about"]
+    }
+    memory: dict[str, int] = defaultdict(int)
+    for sample in samples:
+        if "memory" in sample:
+            memory[sample["side"]] = max(memory[sample["side"]], sample["memory"] >> 20)
+    ready = {sample["side"]: round(sample["ready_s"], 1) for sample in samples if sample["what"] == "about"}
+    result = {
+        "what": "text generation beside peers", "machine": machine, "versions": versions, "rows": rows,
+        "left_out_as_disturbed": len(samples) - len(kept), "most_others_cores": MOST_OTHERS,
+        "most_memory_mib": dict(memory), "ready_s": ready,
+    }  # fmt: skip
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "text_peers.json").write_text(json.dumps(result, indent=1) + "\n")
+    for title, wanted in TABLES.items():
+        columns = [measure for measure in rows if wanted(measure)]
+        if columns:
+            print(f"\n{title}\n\n{table(rows, columns)}")
+    with contextlib.suppress(ImportError):  # the plot is an extra
+        plot(result, RESULTS / "text_peers.png")
+
+
+PANELS = (
+    "decode 1", "decode 8", "decode 32", "prefill 32 x 128", "prefill 1 x 512", "prefill 1 x 8,000",
+    "HTTP 1, output tok/s", "HTTP 8, output tok/s", "HTTP 32, output tok/s",
+)  # fmt: skip
+TABLES: dict[str, Callable[[str], bool]] = {
+    "tok/s": lambda name: name in {*PANELS, "whole job 32"} and not name.startswith("HTTP"),
+    "over HTTP": lambda name: name.startswith("HTTP"),
+    "beside a busy process": lambda name: "busy" in name or "undisturbed" in name,
+    "by number of sequences": lambda name: name.startswith("decode of"),
+    "by context": lambda name: name.startswith("decode after"),
+    "memory": lambda name: name.startswith("memory"),
+    "another model": lambda name: ": " in name and not name.startswith("memory"),
+}  # fmt: skip
+
+
+def table(rows: Rows, columns: list[str]) -> str:
+    """Markdown: a row for each side, and one for the best of Headway over the best of the others."""
+    sides = list(dict.fromkeys(side for column in columns for side in rows[column]))
+    sides.sort(key=lambda side: (not ours(side), side))
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for side in sides:
+        cells = [f"{rows[column][side]['median']:,.0f}" if side in rows[column] else "" for column in columns]
+        lines.append(f"| {side} | " + " | ".join(cells) + " |")
+    lines.append(
+        "| best of Headway / best peer | " + " | ".join(_ratio(rows[column], column) for column in columns) + " |"
+    )
+    return "\n".join(lines)
+
+
+def ours(side: str) -> bool:
+    return side.startswith("headway")
+
+
+def _ratio(row: dict[str, dict[str, float]], column: str) -> str:
+    pick = min if column.endswith("ms") else max
+    best = {
+        mine: pick((found["median"] for side, found in row.items() if ours(side) is mine), default=None)
+        for mine in (True, False)
+    }
+    return f"{best[True] / best[False]:.2f}" if best[True] and best[False] else ""
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """A panel for each measure, the sides in it by speed; bars to the median, lines from the slowest round to the
+    quickest."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows, about = result["rows"], result["machine"]
+    panels = [panel for panel in PANELS if panel in rows]
+    down = -(-len(panels) // 3)
+    figure, axes = pyplot.subplots(down, 3, figsize=(13, 0.6 + 2.9 * down), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        sides = sorted(rows[panel], key=lambda side: rows[panel][side]["median"])
+        found = [rows[panel][side] for side in sides]
+        values = [each["median"] for each in found]
+        errors = [[each["median"] - each["low"] for each in found], [each["high"] - each["median"] for each in found]]
+        colours = ["#c8502d" if ours(side) else "#9aa5b1" for side in sides]
+        axis.barh(sides, values, color=colours, xerr=errors, error_kw={"lw": 0.7, "ecolor": "#444444"})
+        axis.set_title(panel.replace(", output tok/s", " at once, output") + ", tok/s", fontsize=9, loc="left")
+        axis.tick_params(labelsize=7)
+        for place, value in enumerate(values):
+            axis.text(value, place, f" {value:,.0f}", va="center", fontsize=7, backgroundcolor="#ffffff80")
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        f"smollm2-135m, 2 threads, 128 in / 64 out, greedy; {about['cpu']}, {about['cores']} cores, "
+        f"{about['capability']}, {about['date']}", fontsize=9,
+    )  # fmt: skip
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)

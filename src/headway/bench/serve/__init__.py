@@ -1,0 +1,1 @@
+"""A client that loads any OpenAI-compatible server with streamed requests and measures what each of them sees."""
