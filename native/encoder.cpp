@@ -313,10 +313,13 @@ void headway_encoder::round_row(const float *x, int64_t size, int row, Inputs &t
     rounding.norm = nullptr;
     rounding.eps = 0;
     rounding.size = size;
-    rounding.padded = to.padded;
+    const Rounded rounded = to.rounded.from(row);
+    rounding.padded = rounded.stride;
     rounding.bf16 = 0;
-    rounding.rounded = to.rounded + row * to.padded;
-    rounding.scale = to.scales + row;
+    rounding.whole = rounded.whole;
+    rounding.scales = rounded.scales;
+    rounding.sums = rounded.sums;
+    rounding.offsets = rounded.offsets;
     rounding.scratch = scratch_of(worker) + shape.hidden;
     products->round(rounding);
 }
@@ -326,8 +329,7 @@ void headway_encoder::multiply(const Weights &weights, const Inputs &inputs, int
                                float *to, Crew &crew) {
     Block whole{};
     whole.weights = &weights;
-    whole.inputs = inputs.rounded + first * inputs.padded;
-    whole.row_scales = inputs.scales + first;
+    whole.inputs = inputs.rounded.from(first);
     whole.rows = rows;
     whole.first = 0;
     whole.columns = PANEL;
@@ -343,8 +345,7 @@ void headway_encoder::multiply(const Weights &weights, const Inputs &inputs, int
         const int column = piece / cut.row_pieces;
         const int64_t row = static_cast<int64_t>(piece % cut.row_pieces) * cut.rows_each;
         Block block = whole;
-        block.inputs += row * inputs.padded;
-        block.row_scales += row;
+        block.inputs = whole.inputs.from(row);
         block.rows = static_cast<int>(std::min<int64_t>(cut.rows_each, rows - row));
         block.panel = column / cut.halves;
         block.first = column % cut.halves * HALF;

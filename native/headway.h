@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 3
+#define HEADWAY_ABI 4
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
@@ -100,9 +100,9 @@ HEADWAY_API void headway_attention_layer(headway_attention *attention, int32_t l
 
 /* -- products of rounded weights and inputs ------------------------------------------------------------------------- */
 
-/* y = x W^T + b, where each row of W, and each row of x as it comes, is rounded to whole multiples of a scale of its own,
- * from -127 to 127 (Dettmers et al. 2022, "vector-wise"). Sums of whole numbers are exact, so a row of y depends on its
- * own row of x alone, and has the same bits whatever adds the products up. */
+/* y = x W^T + b, where each row of W, and each 32 numbers of a row of x as they come, are rounded to whole multiples of a
+ * scale of their own, from -127 to 127. Sums within such a group are exact, and groups are added up in order: a row of y
+ * depends on its own row of x alone. */
 
 /* What adds up products of 8-bit numbers. */
 enum {

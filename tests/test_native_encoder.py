@@ -76,8 +76,8 @@ def exact_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     offset = torch.zeros(len(weight)) if bias is None else bias
 
     def product(x: torch.Tensor) -> torch.Tensor:
-        whole, row_scales = quantised(x)
-        return ((whole.double() @ rounded.double().T) * row_scales * scales.T).float() + offset
+        inputs = torch.cat([whole.double() * own for whole, own in map(quantised, x.split(32, 1))], 1)
+        return (inputs @ (rounded.double() * scales).T).float() + offset
 
     return product
 
