@@ -1,4 +1,5 @@
-"""Puts the native library into the wheel, or the reason why there is none: see `native/build.py`.
+"""Puts the native library into the wheel, or the reason why there is none (see `native/build.py`), and the models
+that come with Headway: `models/` becomes `headway/models/`. An editable wheel finds both where they lie.
 
 Where no C++ compiler is found, the package `ziglang` (clang in a wheel) is asked for as a build dependency. If the
 library cannot be built all the same, the wheel is a pure one, and torch's operators do the library's work.
@@ -40,7 +41,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         return ["ziglang>=0.13"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and say what the wheel holds. An editable wheel finds the library beside the sources."""
+        """Compile, and say what the wheel holds."""
         native = self._native()
         folder = Path(self.root) / "src" / _PLACE if version == "editable" else self._temporary()
         library, reason = folder / native.name(), folder / "absent.txt"
@@ -61,6 +62,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         made = library if library.exists() else reason
         if version != "editable":
             build_data["force_include"][str(made)] = f"{_PLACE}/{made.name}"
+            build_data["force_include"][str(Path(self.root) / "models")] = "headway/models"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         for folder in self._folders:

@@ -49,7 +49,7 @@ LEVELS = {
     "products_avx512vnni.cpp": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma"),
 }
 X86 = ("x86_64", "amd64")
-COMMON = ("attention.cpp", "decoder.cpp", "levels.cpp", "pool.cpp", "products.cpp")
+COMMON = ("attention.cpp", "decoder.cpp", "encoder.cpp", "levels.cpp", "pool.cpp", "products.cpp")
 
 
 class BuildFailed(Exception):

@@ -1,46 +1,47 @@
-/* Dot products of bytes: AVX-512 VNNI. One operand is unsigned, so inputs are 128 more than they mean. */
+/* Dot products of bytes: AVX-512 VNNI. One operand is unsigned: the weight, which is held as 128 more
+ * than it is. */
 #include "simd_avx512.h"
 
 #define HEADWAY_DOTS avx512vnni
 
 namespace headway { namespace avx512 { namespace {
 
-enum { DOT_ROWS = 6, DOT_COLUMNS = 4, GROUP_ROWS = 6, UNSIGNED = 1 };
+enum { EIGHTS_ROWS = 6, FOURS_ROWS = 6 };
 typedef __m512i Ints;
 typedef __m512i Bytes;
 typedef __m512i Spread;
 
-inline Ints no_ints() { return _mm512_setzero_si512(); }
-inline Ints load(const int32_t *p) { return _mm512_loadu_si512(p); }
 inline Bytes load(const int8_t *p) { return _mm512_loadu_si512(p); }
+inline Bytes load_weights(const int8_t *p) { return load(p); }
+/* What a group's sum starts from. */
+inline Ints first_sum(const int32_t *offset) { return _mm512_set1_epi32(*offset); }
 inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 /* Four inputs, for every lane. */
-inline Spread spread(const int8_t *p) {
+inline Bytes four_inputs(const int8_t *p) {
     int32_t four;
     __builtin_memcpy(&four, p, sizeof four);
     return _mm512_set1_epi32(four);
 }
+inline Spread spread(const int8_t *p) { return four_inputs(p); }
 /* Not the intrinsic: GCC 12 then keeps copies of the sums on the stack, at half the speed. */
 inline Ints dot(Ints sum, Bytes weight, Spread input) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(input), "v"(weight));
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weight), "v"(input));
     return sum;
 }
 
-/* Of weights of 4 bits, which are unsigned, and inputs that are not. */
+/* Of weights of 4 bits, which are unsigned as they are. */
 typedef Ints PartSums;
-inline PartSums no_parts() { return no_ints(); }
-inline PartSums dot_parts(PartSums sum, Bytes weight, Bytes input) { return dot(sum, input, weight); }
-inline Bytes signed_inputs(const int8_t *p) { return spread(p); }
+inline PartSums no_parts() { return _mm512_setzero_si512(); }
+inline PartSums dot_parts(PartSums sum, Bytes weight, Bytes input) { return dot(sum, weight, input); }
 inline Bytes low_halves(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Bytes high_halves(Bytes x) { return low_halves(_mm512_srli_epi16(x, 4)); }
 inline Floats load_half(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
 }
 
-/* Whole numbers from -127 to 127; `flip` is -128 for inputs that are held as 128 more, else 0. */
-inline void store_inputs(int8_t *p, Floats x, int flip) {
-    __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x));
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(flip))));
+/* Whole numbers from -127 to 127. */
+inline void store_bytes(int8_t *p, Floats x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
 /* x where a < b, else y. */
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y) {

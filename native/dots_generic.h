@@ -5,7 +5,7 @@
 
 namespace headway { namespace generic { namespace {
 
-enum { DOT_ROWS = 2, DOT_COLUMNS = 2, GROUP_ROWS = 2, UNSIGNED = 0 };
+enum { EIGHTS_ROWS = 2, FOURS_ROWS = 2 };
 struct Ints {
     int32_t lane[WIDTH];
 };
@@ -17,16 +17,18 @@ struct Spread {
 };
 
 inline Ints no_ints() { return {}; }
-inline Ints load(const int32_t *p) {
-    Ints x;
-    __builtin_memcpy(&x, p, sizeof x);
-    return x;
-}
 inline Bytes load(const int8_t *p) {
     Bytes x;
     __builtin_memcpy(&x, p, sizeof x);
     return x;
 }
+/* They are held as 128 more than they are. */
+inline Bytes load_weights(const int8_t *p) {
+    Bytes x = load(p);
+    for (int i = 0; i < WIDTH * 4; i++) x.byte[i] = static_cast<int8_t>(x.byte[i] ^ -128);
+    return x;
+}
+inline Ints first_sum(const int32_t *) { return no_ints(); }
 inline Floats to_floats(Ints x) { HEADWAY_LANES(static_cast<float>(x.lane[i])); }
 /* Four inputs, for every lane. */
 inline Spread spread(const int8_t *p) { return {{p[0], p[1], p[2], p[3]}}; }
@@ -44,7 +46,7 @@ inline PartSums dot_parts(PartSums sum, Bytes weight, Bytes input) {
         for (int k = 0; k < 4; k++) sum.lane[i] += weight.byte[4 * i + k] * input.byte[4 * i + k];
     return sum;
 }
-inline Bytes signed_inputs(const int8_t *p) {
+inline Bytes four_inputs(const int8_t *p) {
     Bytes x;
     for (int i = 0; i < WIDTH; i++) __builtin_memcpy(x.byte + 4 * i, p, 4);
     return x;
@@ -64,9 +66,9 @@ inline float from_half(uint16_t half) {
 }
 inline Floats load_half(const uint16_t *p) { HEADWAY_LANES(from_half(p[i])); }
 
-/* Whole numbers from -127 to 127; `flip` is -128 for inputs that are held as 128 more, else 0. */
-inline void store_inputs(int8_t *p, Floats x, int flip) {
-    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(static_cast<int>(x.lane[i]) ^ flip);
+/* Whole numbers from -127 to 127. */
+inline void store_bytes(int8_t *p, Floats x) {
+    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(x.lane[i]);
 }
 /* x where a < b, else y. */
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y0) {

@@ -9,21 +9,24 @@
 
 namespace headway { namespace neon { namespace {
 
-enum { DOT_ROWS = 4, DOT_COLUMNS = 4, GROUP_ROWS = 4, UNSIGNED = 0 };
+enum { EIGHTS_ROWS = 4, FOURS_ROWS = 4 };
 typedef int32x4_t Ints;
 typedef int8x16_t Bytes;
 typedef int8x16_t Spread;
 
 inline Ints no_ints() { return vdupq_n_s32(0); }
-inline Ints load(const int32_t *p) { return vld1q_s32(p); }
 inline Bytes load(const int8_t *p) { return vld1q_s8(p); }
+/* They are held as 128 more than they are. */
+inline Bytes load_weights(const int8_t *p) { return veorq_s8(load(p), vdupq_n_s8(-128)); }
+inline Ints first_sum(const int32_t *) { return no_ints(); }
 inline Floats to_floats(Ints x) { return vcvtq_f32_s32(x); }
 /* Four inputs, for every lane. */
-inline Spread spread(const int8_t *p) {
+inline Bytes four_inputs(const int8_t *p) {
     int32_t four;
     __builtin_memcpy(&four, p, sizeof four);
     return vreinterpretq_s8_s32(vdupq_n_s32(four));
 }
+inline Spread spread(const int8_t *p) { return four_inputs(p); }
 inline Ints dot(Ints sum, Bytes weight, Spread input) {
 #if defined(__ARM_FEATURE_DOTPROD)
     return vdotq_s32(sum, weight, input);
@@ -38,15 +41,14 @@ inline Ints dot(Ints sum, Bytes weight, Spread input) {
 typedef Ints PartSums;
 inline PartSums no_parts() { return no_ints(); }
 inline PartSums dot_parts(PartSums sum, Bytes weight, Bytes input) { return dot(sum, weight, input); }
-inline Bytes signed_inputs(const int8_t *p) { return spread(p); }
 inline Bytes low_halves(Bytes x) { return vandq_s8(x, vdupq_n_s8(15)); }
 inline Bytes high_halves(Bytes x) { return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(x), 4)); }
 inline Floats load_half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 
-/* Whole numbers from -127 to 127; `flip` is -128 for inputs that are held as 128 more, else 0. */
-inline void store_inputs(int8_t *p, Floats x, int flip) {
+/* Whole numbers from -127 to 127. */
+inline void store_bytes(int8_t *p, Floats x) {
     const int32x4_t whole = vcvtq_s32_f32(x);
-    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(whole[i] ^ flip);
+    for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(whole[i]);
 }
 /* x where a < b, else y. */
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y) { return vbslq_f32(vcltq_f32(a, b), x, y); }

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 2
+#define HEADWAY_ABI 4
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
@@ -100,9 +100,9 @@ HEADWAY_API void headway_attention_layer(headway_attention *attention, int32_t l
 
 /* -- products of rounded weights and inputs ------------------------------------------------------------------------- */
 
-/* y = x W^T + b, where each row of W, and each row of x as it comes, is rounded to whole multiples of a scale of its own,
- * from -127 to 127 (Dettmers et al. 2022, "vector-wise"). Sums of whole numbers are exact, so a row of y depends on its
- * own row of x alone, and has the same bits whatever adds the products up. */
+/* y = x W^T + b, where each row of W, and each 32 numbers of a row of x as they come, are rounded to whole multiples of a
+ * scale of their own, from -127 to 127. Sums within such a group are exact, and groups are added up in order: a row of y
+ * depends on its own row of x alone. */
 
 /* What adds up products of 8-bit numbers. */
 enum {
@@ -148,6 +148,53 @@ HEADWAY_API int32_t headway_products_multiply(headway_products *products, const 
                                               int32_t format, const float *norm, float norm_eps, int64_t rows,
                                               int32_t ending, float *out);
 
+/* -- encoders ------------------------------------------------------------------------------------------------------- */
+
+/* BERT (Devlin et al. 2019) and what shares its layers: norms after each block, GELU, no rotation, each position sees all
+ * of its input. Products are of int8 weights and inputs. Everything that these structs point to is borrowed until the
+ * close.
+ *
+ * qkv                outputs: queries, keys, values, heads within them
+ * ..._norm, ..._bias [hidden]: layer norms; a bias may be NULL
+ * ..._scale          [hidden]: what leaves the norm before is multiplied by where it goes around a block (its weights
+ *                    were divided by that); NULL: nothing */
+typedef struct {
+    const headway_weights *qkv, *o, *up, *down;
+    const float *attention_norm, *attention_norm_bias, *attention_scale;
+    const float *mlp_norm, *mlp_norm_bias, *mlp_scale;
+} headway_encoder_layer;
+
+/* embedding   [vocab, hidden]
+ * places      [positions, hidden]: what is added by position; NULL: nothing
+ * second      [hidden]: what is added besides in the second text of a pair; NULL: nothing
+ * scale       what scores are multiplied by */
+typedef struct {
+    const headway_encoder_layer *layer;
+    int32_t layers, hidden, heads;
+    float eps, scale;
+    int64_t vocab, positions;
+    const float *embedding, *places, *second;
+    const float *embedding_norm, *embedding_norm_bias, *embedding_scale;
+} headway_encoder_shape;
+
+HEADWAY_API int32_t headway_encoder_bytes(void);
+
+typedef struct headway_encoder headway_encoder;
+
+/* NULL if there is no memory, or level or dots cannot run here. hidden / heads is a multiple of 16. */
+HEADWAY_API headway_encoder *headway_encoder_open(const headway_encoder_shape *shape, int32_t level, int32_t dots,
+                                                  headway_pool *pool);
+HEADWAY_API void headway_encoder_close(headway_encoder *encoder);
+
+/* tokens    of all inputs, one after another
+ * seconds   [inputs]: where the second text of each begins, 0 for none; or NULL
+ * out       [sum of lengths, hidden], fp32: the last hidden states; with `firsts`, [inputs, hidden]: those of the
+ *           inputs' first positions
+ *
+ * A row's bits depend on its own input alone. Returns 0; -1 if there is no memory; -2 if a length or a token is none that
+ * the shape has. */
+HEADWAY_API int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
+                                        const int32_t *seconds, int32_t inputs, int32_t firsts, float *out);
 /* -- a decoder's layers ---------------------------------------------------------------------------------------------- */
 
 /* One layer; everything is borrowed until headway_decoder_close. Norms are RMS, [hidden]; `gate_up` is gated. Other layers

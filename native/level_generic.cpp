@@ -2,3 +2,5 @@
 #include "simd_generic.h"
 
 #include "level.h"
+
+#include "encoder_level.h"

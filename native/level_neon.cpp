@@ -4,4 +4,6 @@
 #include "simd_neon.h"
 
 #include "level.h"
+
+#include "encoder_level.h"
 #endif

@@ -81,6 +81,25 @@ const Kernels *kernels_of(int level) {
     }
 }
 
+const EncoderKernels *encoder_of(int level) {
+    if (!(level & levels())) return nullptr;
+    switch (level) {
+    case HEADWAY_GENERIC:
+        return &encoder_generic;
+#if defined(__x86_64__) || defined(_M_X64)
+    case HEADWAY_AVX2:
+        return &encoder_avx2;
+    case HEADWAY_AVX512:
+        return &encoder_avx512;
+#elif defined(__aarch64__)
+    case HEADWAY_NEON:
+        return &encoder_neon;
+#endif
+    default:
+        return nullptr;
+    }
+}
+
 const ProductKernels *products_of(int kind) {
     if (!(kind & dots())) return nullptr;
     switch (kind) {

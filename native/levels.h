@@ -2,6 +2,7 @@
 #ifndef HEADWAY_LEVELS_H
 #define HEADWAY_LEVELS_H
 
+#include "encoder.h"
 #include "kernels.h"
 #include "products.h"
 
@@ -9,6 +10,7 @@ namespace headway {
 
 /* NULL for a level that this library does not hold, or this machine cannot run. */
 const Kernels *kernels_of(int level);
+const EncoderKernels *encoder_of(int level);
 
 /* NULL for what cannot run here, or is more than one. */
 const ProductKernels *products_of(int dots);

@@ -1,5 +1,5 @@
 /* Products, in terms of a level's `Floats` and of its `Ints`, which hold as many. Included once per kind of dot product,
- * see simd_math.h. Sums of whole numbers are exact, so that no size and no order changes a bit of them. */
+ * see simd_math.h. Each element is one chain of sums, so that no size of a tile changes its bits. */
 #include "products.h"
 
 namespace headway { namespace HEADWAY_LEVEL { namespace {
@@ -18,47 +18,42 @@ template <int I, int COUNT, typename Do> __attribute__((always_inline)) inline v
     }
 }
 
-/* sums[row][column], of R rows and C vectors of columns. */
-template <int R, int C>
-void add_up(const int8_t *inputs, int64_t stride, const int8_t *weights, int64_t steps, const int32_t *offsets,
-            float *sums) {
-    Ints sum[R][C];
-    each<0, R>([&](auto r) {
-        each<0, C>([&](auto c) { sum[r.at][c.at] = UNSIGNED ? load(offsets + c.at * WIDTH) : no_ints(); });
-    });
-    int64_t step = 0;
-    do {
-        Bytes weight[C];
-        each<0, C>([&](auto c) { weight[c.at] = load(weights + c.at * WIDTH * STEP); });
-        each<0, R>([&](auto r) {
-            const Spread input = spread(inputs + r.at * stride + step * STEP);
-            each<0, C>([&](auto c) { sum[r.at][c.at] = dot(sum[r.at][c.at], weight[c.at], input); });
-        });
-        weights += PANEL * STEP;
-    } while (++step < steps);
-    each<0, R>([&](auto r) {
-        each<0, C>([&](auto c) { store(sums + r.at * PANEL + c.at * WIDTH, to_floats(sum[r.at][c.at])); });
-    });
-}
-
-typedef void (*AddUp)(const int8_t *, int64_t, const int8_t *, int64_t, const int32_t *, float *);
-
-const AddUp add_up_two[] = {add_up<1, 2>, add_up<2, 2>, add_up<3, 2>, add_up<4, 2>, add_up<5, 2>, add_up<6, 2>};
-/* Few rows have registers for more columns: more sums that do not wait for each other. */
-const AddUp add_up_four[] = {add_up<1, 4>, add_up<2, 4>, add_up<3, 4>, add_up<4, 4>, add_up<5, 4>, add_up<6, 4>};
-
-inline int columns_at_once(int rows, int left) {
-    const int most = DOT_COLUMNS > 2 || rows <= 2 ? 4 : 2;
-    return most * WIDTH <= left ? most : 2;
-}
-
-/* Likewise of weights of 4 bits: sums of a group are exact, and groups are added up in order. */
-template <int R, int C>
-void add_up_groups(const int8_t *inputs, int64_t stride, const float *group_sums, int64_t groups, const int8_t *weights,
-                   int column, float *sums) {
+/* sums[row][column], of R rows and C vectors of columns. Within a group sums are exact; groups are added up in order. */
+template <int R, int C> void add_up(const Rounded &inputs, const int8_t *weights, int column, float *sums) {
     Floats sum[R][C];
     each<0, R>([&](auto r) { each<0, C>([&](auto c) { sum[r.at][c.at] = set1(0.0f); }); });
-    for (int64_t group = 0; group < groups; group++, weights += GROUP_BYTES) {
+    weights += column * STEP;
+    const int8_t *from = inputs.whole;
+    for (int64_t group = 0; group < inputs.groups; group++, from += GROUP, weights += PANEL * GROUP) {
+        Ints part[R][C];
+        each<0, R>([&](auto r) {
+            const Ints start = first_sum(inputs.offsets + r.at * inputs.groups + group);
+            each<0, C>([&](auto c) { part[r.at][c.at] = start; });
+        });
+        each<0, GROUP / STEP>([&](auto step) {
+            Bytes weight[C];
+            each<0, C>([&](auto c) { weight[c.at] = load_weights(weights + (step.at * PANEL + c.at * WIDTH) * STEP); });
+            each<0, R>([&](auto r) {
+                const Spread input = spread(from + r.at * inputs.stride + step.at * STEP);
+                each<0, C>([&](auto c) { part[r.at][c.at] = dot(part[r.at][c.at], weight[c.at], input); });
+            });
+        });
+        each<0, R>([&](auto r) {
+            const Floats scale = set1(inputs.scales[r.at * inputs.groups + group]);
+            each<0, C>([&](auto c) { sum[r.at][c.at] = fma(to_floats(part[r.at][c.at]), scale, sum[r.at][c.at]); });
+        });
+    }
+    each<0, R>([&](auto r) {
+        each<0, C>([&](auto c) { store(sums + r.at * PANEL + c.at * WIDTH, sum[r.at][c.at]); });
+    });
+}
+
+/* Likewise of weights of 4 bits, whose groups have scales and least values of their own. */
+template <int R, int C> void add_up_fours(const Rounded &inputs, const int8_t *weights, int column, float *sums) {
+    Floats sum[R][C];
+    each<0, R>([&](auto r) { each<0, C>([&](auto c) { sum[r.at][c.at] = set1(0.0f); }); });
+    const int8_t *from = inputs.whole;
+    for (int64_t group = 0; group < inputs.groups; group++, from += GROUP, weights += GROUP_BYTES) {
         PartSums part[R][C];
         each<0, R>([&](auto r) { each<0, C>([&](auto c) { part[r.at][c.at] = no_parts(); }); });
         each<0, PAIRS>([&](auto pair) {
@@ -68,8 +63,8 @@ void add_up_groups(const int8_t *inputs, int64_t stride, const float *group_sums
                 low[c.at] = low_halves(both), high[c.at] = high_halves(both);
             });
             each<0, R>([&](auto r) {
-                const int8_t *at = inputs + r.at * stride + group * GROUP + pair.at * 2 * STEP;
-                const Bytes first = signed_inputs(at), second = signed_inputs(at + STEP);
+                const int8_t *at = from + r.at * inputs.stride + pair.at * 2 * STEP;
+                const Bytes first = four_inputs(at), second = four_inputs(at + STEP);
                 each<0, C>([&](auto c) {
                     part[r.at][c.at] = dot_parts(part[r.at][c.at], low[c.at], first);
                     part[r.at][c.at] = dot_parts(part[r.at][c.at], high[c.at], second);
@@ -78,10 +73,11 @@ void add_up_groups(const int8_t *inputs, int64_t stride, const float *group_sums
         });
         const uint16_t *scales = reinterpret_cast<const uint16_t *>(weights + PANEL * GROUP / 2) + column;
         each<0, C>([&](auto c) {
-            const Floats scale = load_half(scales + c.at * WIDTH), low = load_half(scales + PANEL + c.at * WIDTH);
+            const Floats scale = load_half(scales + c.at * WIDTH), least = load_half(scales + PANEL + c.at * WIDTH);
             each<0, R>([&](auto r) {
-                const Floats scaled = fma(to_floats(part[r.at][c.at]), scale, sum[r.at][c.at]);
-                sum[r.at][c.at] = fma(set1(group_sums[r.at * groups + group]), low, scaled);
+                const int64_t at = r.at * inputs.groups + group;
+                const Floats whole = fma(set1(inputs.sums[at]), least, mul(to_floats(part[r.at][c.at]), scale));
+                sum[r.at][c.at] = fma(whole, set1(inputs.scales[at]), sum[r.at][c.at]);
             });
         });
     }
@@ -90,11 +86,14 @@ void add_up_groups(const int8_t *inputs, int64_t stride, const float *group_sums
     });
 }
 
-typedef void (*AddUpGroups)(const int8_t *, int64_t, const float *, int64_t, const int8_t *, int, float *);
+typedef void (*AddUp)(const Rounded &, const int8_t *, int, float *);
 
-const AddUpGroups add_up_groups_two[] = {add_up_groups<1, 2>, add_up_groups<2, 2>, add_up_groups<3, 2>,
-                                         add_up_groups<4, 2>, add_up_groups<5, 2>, add_up_groups<6, 2>};
-const AddUpGroups add_up_groups_four[] = {add_up_groups<1, 4>, add_up_groups<2, 4>};
+/* Few rows have registers for more columns: more sums that do not wait for each other. */
+const AddUp eights_of_two[] = {add_up<1, 2>, add_up<2, 2>, add_up<3, 2>, add_up<4, 2>, add_up<5, 2>, add_up<6, 2>};
+const AddUp eights_of_four[] = {add_up<1, 4>, add_up<2, 4>};
+const AddUp fours_of_two[] = {add_up_fours<1, 2>, add_up_fours<2, 2>, add_up_fours<3, 2>,
+                              add_up_fours<4, 2>, add_up_fours<5, 2>, add_up_fours<6, 2>};
+const AddUp fours_of_four[] = {add_up_fours<1, 4>, add_up_fours<2, 4>};
 
 /* -- what becomes of them */
 
@@ -119,12 +118,10 @@ inline Floats gelu(Floats x) {
     return mul(set1(0.5f), select_below(x, zero, below, above));
 }
 
-/* A row's columns [first, first + columns) of a panel: scaled, with bias. */
-inline void scale_row(float *sums, int columns, float row_scale, const float *scales, const float *biases) {
-    for (int j = 0; j < columns; j += WIDTH) {
-        const Floats scale = mul(load(scales + j), set1(row_scale));
-        store(sums + j, add(mul(load(sums + j), scale), load(biases + j)));
-    }
+/* A row's columns of a panel: scaled, with bias. */
+inline void scale_row(float *sums, int columns, const float *scales, const float *biases) {
+    for (int j = 0; j < columns; j += WIDTH)
+        store(sums + j, add(mul(load(sums + j), load(scales + j)), load(biases + j)));
 }
 
 void end_row(const Block &block, float *sums, float *out, int valid) {
@@ -152,48 +149,54 @@ void end_rows(const Block &block, int row, int rows, float *sums) {
     const int most = weights.gated ? static_cast<int>(HALF) : block.columns;
     const int valid = left < most ? static_cast<int>(left) : most;
     for (int r = 0; r < rows; r++, sums += PANEL) {
-        scale_row(sums, block.columns, block.row_scales[row + r], weights.scales + column, weights.biases + column);
+        scale_row(sums, block.columns, weights.scales + column, weights.biases + column);
         end_row(block, sums, block.out + (row + r) * block.stride + to, valid);
     }
 }
 
-void multiply_groups(const Block &block) {
-    const Weights &weights = *block.weights;
-    const int8_t *panel = weights.panel_weights + block.panel * weights.panel_bytes;
-    const int64_t groups = weights.padded_inputs / GROUP;
-    float sums[GROUP_ROWS * PANEL];
-    for (int row = 0; row < block.rows; row += GROUP_ROWS) {
-        const int rows = least(GROUP_ROWS, block.rows - row);
-        for (int j = 0, columns; j < block.columns; j += columns * WIDTH) {
-            columns = rows <= 2 && j + 4 * WIDTH <= block.columns ? 4 : 2;
-            const AddUpGroups *add_up = columns == 4 ? add_up_groups_four : add_up_groups_two;
-            add_up[rows - 1](block.inputs + row * weights.padded_inputs, weights.padded_inputs,
-                             block.group_sums + row * groups, groups, panel, block.first + j, sums + j);
-        }
-        end_rows(block, row, rows, sums);
-    }
-}
-
 void multiply(const Block &block) {
-    if (block.weights->four_bits) return multiply_groups(block);
     const Weights &weights = *block.weights;
     const int8_t *panel = weights.panel_weights + block.panel * weights.panel_bytes;
-    const int32_t *offsets = weights.offsets + block.panel * PANEL;
-    float sums[DOT_ROWS * PANEL];
-    for (int row = 0; row < block.rows; row += DOT_ROWS) {
-        const int rows = least(DOT_ROWS, block.rows - row);
-        const int8_t *inputs = block.inputs + row * weights.padded_inputs;
-        for (int j = 0, columns; j < block.columns; j += columns * WIDTH) {
-            columns = columns_at_once(rows, block.columns - j);
-            const AddUp *add_up = columns == 4 ? add_up_four : add_up_two;
-            add_up[rows - 1](inputs, weights.padded_inputs, panel + (block.first + j) * STEP,
-                             weights.padded_inputs / STEP, offsets + block.first + j, sums + j);
+    const AddUp *two = weights.four_bits ? fours_of_two : eights_of_two;
+    const AddUp *four = weights.four_bits ? fours_of_four : eights_of_four;
+    const int most = weights.four_bits ? FOURS_ROWS : EIGHTS_ROWS;
+    float sums[6 * PANEL];
+    for (int row = 0; row < block.rows; row += most) {
+        const int rows = least(most, block.rows - row);
+        const Rounded inputs = block.inputs.from(row);
+        for (int j = 0; j < block.columns;) {
+            const bool wide = rows <= 2 && j + 4 * WIDTH <= block.columns;
+            (wide ? four : two)[rows - 1](inputs, panel, block.first + j, sums + j);
+            j += (wide ? 4 : 2) * WIDTH;
         }
         end_rows(block, row, rows, sums);
     }
 }
 
 /* -- inputs */
+
+/* One group of numbers, to whole multiples of its scale. */
+inline void round_group(const Rounding &to, const float *y, int group) {
+    const Floats zero = set1(0.0f), lowest = set1(-127.0f);
+    Floats high = set1(1e-30f), nothing = zero; /* a group of zeros has a scale, too */
+    for (int d = 0; d < GROUP; d += WIDTH) {
+        const Floats value = load(y + d);
+        high = max(max(sub(zero, value), value), high);
+        nothing = fma(value, zero, nothing); /* NaN, if one of them is not finite */
+    }
+    const float top = largest(high);
+    const Floats factor = set1(127.0f / top);
+    Floats total = zero;
+    for (int d = 0; d < GROUP; d += WIDTH) {
+        const Floats whole = round(max(mul(load(y + d), factor), lowest));
+        store_bytes(to.whole + group * GROUP + d, whole);
+        total = add(total, whole);
+    }
+    const float added = sum(total);
+    to.scales[group] = top / 127.0f + sum(nothing);
+    to.sums[group] = added;
+    to.offsets[group] = -128 * static_cast<int32_t>(added);
+}
 
 template <typename T> void round_as(const Rounding &to, const T *x) {
     const int size = static_cast<int>(to.size), padding = static_cast<int>(to.padded);
@@ -210,28 +213,7 @@ template <typename T> void round_as(const Rounding &to, const T *x) {
             store(y + d, mul(mul(load(y + d), set1(inverse)), load(to.norm + d)));
         for (; d < size; d++) y[d] = y[d] * inverse * to.norm[d];
     }
-    const Floats zero = set1(0.0f);
-    Floats high = set1(1e-30f), nothing = zero; /* a row of zeros has a scale, too */
-    for (d = 0; d < padding; d += WIDTH) {
-        const Floats value = load(y + d);
-        high = max(max(sub(zero, value), value), high);
-        nothing = fma(value, zero, nothing); /* NaN, if one of them is not finite */
-    }
-    const float top = largest(high);
-    *to.scale = top / 127.0f + sum(nothing);
-    const Floats factor = set1(127.0f / top), least_value = set1(-127.0f);
-    const int flip = UNSIGNED && !to.sums ? -128 : 0;
-    for (d = 0; d < padding; d += WIDTH) {
-        const Floats whole = round(max(mul(load(y + d), factor), least_value));
-        store_inputs(to.rounded + d, whole, flip);
-        store(y + d, whole);
-    }
-    if (!to.sums) return;
-    for (int group = 0; group < padding / GROUP; group++) {
-        Floats whole = zero;
-        for (d = group * GROUP; d < (group + 1) * GROUP; d += WIDTH) whole = add(whole, load(y + d));
-        to.sums[group] = sum(whole);
-    }
+    for (int group = 0; group < padding / GROUP; group++) round_group(to, y + group * GROUP, group);
 }
 
 void round_row(const Rounding &to) {

@@ -22,9 +22,8 @@ enum { ROUNDED_ROWS = 4 };
 /* Rows of inputs on their way into a product. */
 struct Inputs {
     std::unique_ptr<char[]> memory;
-    int64_t size = 0, rows = 0, padded = 0;
-    int8_t *rounded = nullptr;
-    float *scales = nullptr, *sums = nullptr;
+    int64_t size = 0, rows = 0;
+    Rounded rounded;
 
     /* Room for so many; what was there is lost. */
     void make(int64_t row_count, int64_t padded_inputs);

@@ -82,15 +82,12 @@ void pack_row(const Weights &to, int64_t column, const void *weight, int32_t for
     float top = 1e-30f;
     for (int64_t k = 0; k < to.inputs; k++) top = std::max(top, std::fabs(wide(weight, format, row * to.inputs + k)));
     const float factor = 127.0f / top;
-    int32_t sum = 0;
     for (int64_t k = 0; k < to.inputs; k++) {
         const float scaled = wide(weight, format, row * to.inputs + k) * factor;
-        const int whole = static_cast<int>(std::lrint(std::min(127.0f, std::max(-127.0f, scaled))));
-        packed[k / STEP * PANEL * STEP + k % STEP] = static_cast<int8_t>(whole);
-        sum += whole;
+        const long whole = std::lrint(std::min(127.0f, std::max(-127.0f, scaled)));
+        packed[k / STEP * PANEL * STEP + k % STEP] = static_cast<int8_t>(whole ^ -128);
     }
     const_cast<float *>(to.scales)[column] = top / 127.0f;
-    const_cast<int32_t *>(to.offsets)[column] = -128 * sum;
 }
 
 } // namespace
@@ -98,7 +95,7 @@ void pack_row(const Weights &to, int64_t column, const void *weight, int32_t for
 namespace headway {
 
 void Inputs::make(int64_t row_count, int64_t padded_inputs) {
-    const int64_t floats = 1 + padded_inputs / GROUP, need = row_count * (padded_inputs + floats * 4) + 64;
+    const int64_t groups = padded_inputs / GROUP, need = row_count * (padded_inputs + 12 * groups) + 64;
     if (need > size) {
         memory.reset();
         size = 0;
@@ -106,10 +103,10 @@ void Inputs::make(int64_t row_count, int64_t padded_inputs) {
         size = need;
     }
     rows = row_count;
-    padded = padded_inputs;
-    rounded = reinterpret_cast<int8_t *>(aligned(memory.get()));
-    scales = reinterpret_cast<float *>(rounded + rows * padded);
-    sums = scales + rows;
+    char *at = aligned(memory.get());
+    float *scales = reinterpret_cast<float *>(at + rows * padded_inputs), *sums = scales + rows * groups;
+    rounded = {reinterpret_cast<int8_t *>(at), padded_inputs, groups, scales, sums,
+               reinterpret_cast<int32_t *>(sums + rows * groups)};
 }
 
 Cut::Cut(const Weights &weights, int64_t rows, int threads) {
@@ -129,9 +126,7 @@ void multiply_piece(const ProductKernels &kernels, const Weights &weights, const
     const int64_t row = static_cast<int64_t>(piece % cut.row_pieces) * cut.rows_each;
     Block block;
     block.weights = &weights;
-    block.inputs = inputs.rounded + row * inputs.padded;
-    block.row_scales = inputs.scales + row;
-    block.group_sums = inputs.sums + row * (inputs.padded / GROUP);
+    block.inputs = inputs.rounded.from(row);
     block.panel = column / cut.halves;
     block.rows = static_cast<int>(std::min<int64_t>(cut.rows_each, inputs.rows - row));
     block.first = column % cut.halves * HALF;
@@ -151,11 +146,13 @@ void round_piece(const ProductKernels &kernels, const Weights &weights, const vo
         rounding.norm = norm;
         rounding.eps = eps;
         rounding.size = weights.inputs;
-        rounding.padded = inputs.padded;
+        rounding.padded = weights.padded_inputs;
         rounding.bf16 = bf16;
-        rounding.rounded = inputs.rounded + row * inputs.padded;
-        rounding.scale = inputs.scales + row;
-        rounding.sums = weights.four_bits ? inputs.sums + row * (inputs.padded / GROUP) : nullptr;
+        const Rounded to = inputs.rounded.from(row);
+        rounding.whole = to.whole;
+        rounding.scales = to.scales;
+        rounding.sums = to.sums;
+        rounding.offsets = to.offsets;
         rounding.scratch = scratch;
         kernels.round(rounding);
     }
@@ -168,7 +165,7 @@ struct headway_products {
     Pool *pool;
     Inputs inputs;
     std::unique_ptr<char[]> scratch;
-    int64_t scratch_bytes = 0;
+    int64_t scratch_bytes = 0, padded = 0;
     Stage rounding, multiplying;
 
     /* Of the product that runs. */
@@ -181,13 +178,14 @@ struct headway_products {
     float *out;
 
     float *scratch_of(int worker) {
-        return reinterpret_cast<float *>(aligned(scratch.get()) + worker * inputs.padded * 4);
+        return reinterpret_cast<float *>(aligned(scratch.get()) + worker * padded * 4);
     }
-    void make(int64_t rows, int64_t padded);
+    void make(int64_t rows, int64_t padded_inputs);
     void run(int worker);
 };
 
-void headway_products::make(int64_t rows, int64_t padded) {
+void headway_products::make(int64_t rows, int64_t padded_inputs) {
+    padded = padded_inputs;
     inputs.make(rows, padded);
     const int64_t need = padded * 4 * pool->threads() + 64;
     if (need <= scratch_bytes) return;
@@ -219,7 +217,7 @@ headway_weights *headway_weights_pack(const void *weight, int32_t format, const 
     made->gated = gated;
     made->four_bits = bits == 4;
     made->panel_bytes = bits == 4 ? made->padded_inputs / GROUP * GROUP_BYTES : made->padded_inputs * PANEL;
-    const int64_t columns = made->panels * PANEL, size = made->panels * made->panel_bytes + columns * 12;
+    const int64_t columns = made->panels * PANEL, size = made->panels * made->panel_bytes + columns * 8;
     made->memory.reset(new (std::nothrow) char[static_cast<size_t>(size) + 64]);
     if (!made->memory) return nullptr;
     made->bytes = size;
@@ -229,7 +227,6 @@ headway_weights *headway_weights_pack(const void *weight, int32_t format, const 
     float *floats = reinterpret_cast<float *>(at + made->panels * made->panel_bytes);
     made->scales = floats;
     made->biases = floats + columns;
-    made->offsets = reinterpret_cast<int32_t *>(floats + 2 * columns);
     for (int64_t column = 0; column < columns; column++) {
         const int64_t row = row_of(*made, column / PANEL, static_cast<int>(column % PANEL));
         if (row < 0) continue;

@@ -29,17 +29,27 @@ struct Weights {
     int64_t inputs, padded_inputs; /* of an output */
     int64_t outputs, panels, panel_bytes;
     bool gated, four_bits;
-    const int8_t *panel_weights;  /* [panels, panel_bytes]; those of 8 bits are from -127 to 127 */
+    const int8_t *panel_weights;  /* [panels, panel_bytes]; those of 8 bits are held as 128 more than they are */
     const float *scales, *biases; /* [panels * PANEL]; scales are 1 where groups have them */
-    const int32_t *offsets;       /* [panels * PANEL]: what sums of 8-bit weights start from where inputs are unsigned */
+};
+
+/* Rows of inputs, each GROUP of a row as whole multiples, from -127 to 127, of a scale of its own. */
+struct Rounded {
+    int8_t *whole; /* [rows, stride] */
+    int64_t stride, groups;
+    float *scales;    /* [rows, groups] */
+    float *sums;      /* [rows, groups] of the whole numbers */
+    int32_t *offsets; /* -128 * sums: what is too much where weights are held as 128 more than they are */
+
+    Rounded from(int64_t row) const {
+        return {whole + row * stride, stride, groups, scales + row * groups, sums + row * groups, offsets + row * groups};
+    }
 };
 
 /* Rows of inputs and the columns of a panel, to multiply. */
 struct Block {
     const Weights *weights;
-    const int8_t *inputs;    /* [rows, padded_inputs] */
-    const float *row_scales; /* [rows] */
-    const float *group_sums; /* [rows, padded_inputs / GROUP]: sums of inputs, for weights of 4 bits */
+    Rounded inputs;
     int64_t panel;
     int rows, first, columns; /* columns of the panel: all of it, or one HALF */
     Ending ending;
@@ -47,17 +57,18 @@ struct Block {
     int64_t stride;
 };
 
-/* x [size], fp32 or bf16, normalised (RMS) where `norm` [size] is there, then rounded to whole multiples of *scale. */
+/* x [size], fp32 or bf16, normalised (RMS) where `norm` [size] is there, to be rounded in groups. */
 struct Rounding {
     const void *x;
     const float *norm;
     float eps;
     int64_t size, padded;
     int bf16;
-    int8_t *rounded; /* [padded] */
-    float *scale;    /* not finite where any of x is not */
-    float *sums;     /* [padded / GROUP] of whole numbers, for weights of 4 bits; NULL for others */
-    float *scratch;  /* [padded] */
+    int8_t *whole; /* [padded] */
+    float *scales; /* [padded / GROUP]; not finite where any of the group is not */
+    float *sums;
+    int32_t *offsets;
+    float *scratch; /* [padded] */
 };
 
 struct ProductKernels {

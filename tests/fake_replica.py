@@ -1,6 +1,6 @@
 """Whole processes without a model: the replica's own program over a fake executor.
 
-    python tests/fake_replica.py ADDRESS OPTIONS FRONT     a replica (`Link` starts it)
+    python tests/fake_replica.py SOCKET OPTIONS FRONT     a replica (`Link` starts it)
     python tests/fake_replica.py serve …                   `headway serve` over such replicas
     python tests/fake_replica.py restless …                the same; it replaces a replica at once
 
@@ -142,11 +142,11 @@ def serve(words: list[str], *, at_once: bool) -> int:
     return main(["serve", *words])
 
 
-def replica(address: str, options_json: str, front: str) -> int:
+def replica(descriptor: str, options_json: str, front: str) -> int:
     """`headway.replica.process`, its model a fake."""
     process.load, process.ready = load, ready
     process.encode = lambda message: message if isinstance(message, bytes) else encode(message)
-    return process.main(address, options_json, int(front))
+    return process.main(int(descriptor), options_json, int(front))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.compute.fake_patterns import FakeDiffusion, FakeEncoder, expected_picture, expected_vector
 from headway.core.clock import ModelledClock
@@ -25,11 +27,36 @@ from headway.memory.reserve import StateMemory
 from headway.patterns.embed.pattern import embed_model
 from headway.patterns.image.pattern import image_model
 from headway.patterns.text.pattern import text_model
+from headway.policy.durations import Durations
 from headway.story.reduce.reducer import Story
 
 LATENT = 100
 #: What a step costs, and each unit of it more, in ns: steps of the three models are of very different lengths.
 COSTS = {"text": (1_000, 10), "other": (700, 30), "embed": (300, 50), "image": (5_000, 900)}
+
+
+def part_ns(kind: str, size: tuple[int, ...], rows: int) -> int:
+    """What the parts of an image's steps take: each a beginning of its own, and more for each row."""
+    step, row = {"encode": (2_000, 500), "update": (5_000, 900), "decode_pixels": (3_000, 700)}[kind]
+    return step + row * rows
+
+
+def alone_ns(parts: Callable[[str, tuple[int, ...], int], int], updates: int, rows: int, size: int = 0) -> int:
+    """What an image takes by itself, its sides `size` pixels long."""
+    update, pixels = parts("update", (size, size), rows), parts("decode_pixels", (size, size), 1)
+    return parts("encode", (), rows) + updates * update + pixels
+
+
+def measured(
+    durations: Durations, parts: Callable[[str, tuple[int, ...], int], int], rows: int, *sizes: int
+) -> Durations:
+    """With every number of rows measured, of images whose sides are `sizes` pixels long; without, the model's own."""
+    for count in range(1, rows + 1):
+        durations.note("encode", (), count, parts("encode", (), count))
+        for side in sizes or (0,):
+            for kind in ("update", "decode_pixels"):
+                durations.note(kind, (side, side), count, parts(kind, (side, side), count))
+    return durations
 
 
 class MixedWorld:
@@ -51,6 +78,7 @@ class MixedWorld:
         slowdown: float | None = None,
         longest: int = 50,
         costs: dict[str, tuple[int, int]] | None = None,
+        parts: Callable[[str, tuple[int, ...], int], int] | None = None,
     ) -> None:
         self.clock = ModelledClock()
         self.story = Story()
@@ -58,7 +86,8 @@ class MixedWorld:
         options = EngineOptions(seats=seats, step_tokens=budget, max_bypass=bypass, policy=policy, admit=admit)
         costs = {name: linear_cost(step_ns=step, position_ns=unit) for name, (step, unit) in (costs or COSTS).items()}
         self.encoder = FakeEncoder(clock=self.clock, cost_ns=costs["embed"], max_context=longest)
-        self.diffusion = FakeDiffusion(clock=self.clock, cost_ns=costs["image"])
+        self.part_ns = parts or part_ns
+        self.diffusion = FakeDiffusion(clock=self.clock, cost_ns=costs["image"], part_ns=parts)
         makers = {
             name: lambda name=name: text_model(
                 FakeExecutor(blocks=blocks, block_tokens=size, clock=self.clock, cost_ns=costs[name]),
@@ -84,6 +113,14 @@ class MixedWorld:
     def _emit(self, event: AnyEvent) -> None:
         self.events.append(event)
         self.story.fold(event)
+
+    def measure_images(self, rows: int = 40) -> None:
+        """As if batches of every number of rows had run before, of images of the model's own size."""
+        measured(self.models["image"].durations, self.part_ns, rows)
+
+    def alone_ms(self, updates: int, guided: bool = False) -> float:
+        """What an image takes by itself."""
+        return alone_ns(self.part_ns, updates, 1 + guided) / 1e6
 
     # -- requests --------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headway.core import events as ev
 from headway.core.plan import Grammar
+from headway.core.recovery import Demand, Rates
 from headway.core.request import Pause
 from world import Allowing, Guessing, World
 
@@ -26,7 +27,16 @@ def log() -> list[ev.AnyEvent]:
     """Of everything something: preemptions, siblings, known prefixes, drafts, grammars, a cancellation in the middle
     of a step, refusals, a step that fails, waits of all kinds."""
     world = World(
-        blocks=26, seats=4, step_tokens=64, max_bypass=2, drafters=lambda new: Pausing(), model_context=8000
+        blocks=26,
+        seats=4,
+        step_tokens=64,
+        max_bypass=2,
+        drafters=lambda new: Pausing(),
+        model_context=8000,
+        host_slots=4,
+        disk_slots=200,
+        disk_delay=30,
+        staging=True,
     )
     prompt = [7 * i % 97 for i in range(96)]
     world.add("a", 150, max_tokens=60)
@@ -38,6 +48,13 @@ def log() -> list[ev.AnyEvent]:
     world.add("loose", 20, max_tokens=4, grammar=Grammar("regex", "y"))
     for _ in range(12):
         world.step()
+    rates = Rates(10, 20_000, 40_000, 60), Rates(0, 0, 20_000, 100)
+    for phase, kept_out in (("began", 0.0), ("lasts", 2.5), ("over", 0.0)):
+        told = {"phase": phase, "cut": phase != "over", "rejected": Demand(kept_out, 5000), "clean": 1, "needed": 2}
+        world._emit(ev.Recovery(at=world.clock.now_ns(), step=12, model="fake", now=rates[0], best=rates[1], **told))
+        world.step()
+    for _ in range(3):
+        world.engine.retried("strict", "grammar", 0)
     world.engine.supply("strict", "grammar", [Allowing(world.vocab)])
     world.engine.fail("loose", "it means nothing")
     for name in "defg":
@@ -52,7 +69,22 @@ def log() -> list[ev.AnyEvent]:
     world.engine.abort("the step was told to fail")
     world.add("last", [*prompt, 3], max_tokens=20)
     world.run()
+    reloads(world, [5 * i % 89 for i in range(96)])
     return world.events
+
+
+def reloads(world: World, prompt: list[int]) -> None:
+    """A prefix comes back from disk, once in the end, and once so slowly that its blocks go to one that grows."""
+    world.add("first", [*prompt, 2], max_tokens=1)
+    world.run()
+    while world.engine.awaiting or not world.engine.idle:
+        world.step()
+    world.add("filler", 400, max_tokens=1)
+    world.run()
+    world.add("grows", 300, max_tokens=20)
+    world.step()
+    world.add("again", [*prompt, 3], max_tokens=5)
+    world.run()
 
 
 def delivered(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:

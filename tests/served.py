@@ -39,7 +39,7 @@ class Served(World):
             Loaded(
                 at=0, model="fake", blocks=self.pool.total, block_tokens=self.pool.block_tokens,
                 block_bytes=facts.block_bytes, seats=limits.seats, step_tokens=limits.step_tokens, threads=2,
-                weights="bf16", kernels=kernels,
+                weights="bf16", kernels=kernels, gap_ms=limits.gap_ms,
             )
         )  # fmt: skip
 

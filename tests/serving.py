@@ -101,11 +101,11 @@ class Server:
 
 
 def replicas(front: int) -> list[psutil.Process]:
-    """The replicas among a front's children, told by the address of their socket. A child that has not begun its own
-    program yet still shows the front's command line: it may be one that renders chat templates, from before the front
-    hears signals."""
+    """The replicas among a front's children: the last word that they were given is the front's process id. A child
+    that has not begun its own program yet still shows the front's command line: it may be one that renders chat
+    templates, from before the front hears signals."""
     children = psutil.Process(front).children()
-    return [child for child in children if any(word.startswith("ipc://") for word in child.cmdline())]
+    return [child for child in children if child.cmdline()[-1:] == [str(front)]]
 
 
 class Stream:

@@ -134,3 +134,25 @@ def test_forty_prompts_are_answered_alike_with_and_without_drafts(executor):
     assert drafted.answers(*prompts, emits=14) == plain.answers(*prompts, emits=14)
     assert drafted.total("accepted") > 40 and drafted.total("rejected") > 40
     assert drafted.story.step < plain.story.step
+
+
+def test_a_block_that_was_begun_is_copied_and_the_answer_goes_on_with_the_golden_tokens(executor, alone):
+    """The prompts come again with the first tokens of their answers: reuse ends inside a block, of prompt and answer
+    alike, which the second copies and fills. In fp32 the right tokens are those that transformers chose."""
+    serving, filled = Serving(executor), []
+    run = executor.run
+    executor.run = lambda plan: filled.extend(plan.fills) or run(plan)
+    try:
+        assert serving.answers(*PROMPTS) == alone
+        assert not filled
+        before = serving.total("reused")
+        again = [[*prompt, *said[: 3 + i]] for i, (prompt, said) in enumerate(zip(PROMPTS, alone, strict=True))]
+        rest = [serving.answers(prompt, emits=EMITS - 3 - i)[0] for i, prompt in enumerate(again)]
+    finally:
+        executor.run = run
+    assert rest == [said[3 + i :] for i, said in enumerate(alone)]
+    assert serving.total("reused") - before == sum(len(prompt) - 1 for prompt in again)
+    assert len(filled) == sum((len(prompt) - 1) % 16 > 0 for prompt in again) > 0
+    if executor.facts.weights_format == "fp32":
+        for entry, said in zip(GOLDEN, alone, strict=False):
+            assert said == entry["greedy_ids"][:EMITS]

@@ -88,6 +88,30 @@ def test_memory_goes_to_the_models_that_keep_state_by_their_shares() -> None:
     assert own == {"a": 10, "b": 50, "c": 50}
 
 
+def test_tiers_go_to_the_models_with_a_kv_cache_by_their_shares() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, ServeOptions)
+    words = [
+        "a:share=3",
+        "--model",
+        "b",
+        "--model",
+        "e",
+        "--host-tier",
+        "4MiB",
+        "--disk-tier",
+        "d",
+        "--disk-tier-bytes",
+        "8MiB",
+    ]
+    options, _ = read_options(ServeOptions, parser.parse_args(words), {})
+    patterns = {"a": "text", "b": "text", "e": "embed"}
+    replica = replica_options(options, choose_models(options), patterns, Path("cache"))  # type: ignore[arg-type]
+    assert [model.host_tier_bytes for model in replica.models] == [3 << 20, 1 << 20, None]
+    assert [model.disk_tier_bytes for model in replica.models] == [6 << 20, 2 << 20, None]
+    assert [model.disk_tier for model in replica.models] == ["d", "d", None]
+
+
 def test_a_share_without_a_block_and_memory_for_a_model_without_state_are_refused() -> None:
     with pytest.raises(ConfigError, match="1 of 100 parts of 64blocks is no block for b"):
         divided("a:share=99", "--model", "b", "--memory", "64blocks")

@@ -16,7 +16,7 @@ from headway.artifacts.files import ModelFiles
 from headway.cli import main, models
 from headway.core.errors import ConfigError
 
-SLOW = ("torch", "rich", "httpx", "numpy", "gguf", "tokenizers", "starlette", "zmq", "jinja2")
+SLOW = ("torch", "rich", "httpx", "numpy", "gguf", "tokenizers", "starlette", "httptools", "jinja2")
 
 
 def test_help_imports_nothing_that_is_slow_and_is_there_in_a_blink() -> None:
@@ -90,7 +90,8 @@ def test_models_lists_every_alias_and_whether_it_is_here(
     assert main(["models", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["data"]}
     assert {name: row["pattern"] for name, row in rows.items()} == {
-        "smollm2-135m": "text", "minilm-l6": "embed", "bge-small-en": "embed", "ms-marco-minilm-l12": "embed"
+        "smollm2-135m": "text", "minilm-l6": "embed", "bge-small-en": "embed", "ms-marco-minilm-l12": "embed",
+        "emoji-64": "image",
     }  # fmt: skip
     assert not any(row["cached"] for row in rows.values())
     assert main(["models"]) == 0

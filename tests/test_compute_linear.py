@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.linear import KERNELS, Kernel, Products, choose_weights, probe_kernel
+from headway.compute.kernels.rows import PIECE
 from headway.core.errors import ConfigError
 
 SHAPES = [(96, 48), (160, 576), (64, 1536)]
@@ -73,6 +76,40 @@ def test_a_kernel_that_changes_bits_for_many_rows_is_given_pieces_and_says_so() 
     assert products.words == "peculiar; rows are evaluated 32 at a time"
     x = torch.arange(70 * 8).view(70, 8).float()
     assert torch.equal(products["w"](x), x.sum(-1, keepdim=True).expand(-1, 3))
+
+
+def asked_counts(probes: KeptProbes | None) -> tuple[set[int], str]:
+    """Which numbers of rows a kernel is asked about while a model is loaded, and what is said of it."""
+    asked: set[int] = set()
+    products = Products(peculiar(lambda rows: asked.add(rows) or rows < 4), ONE, probes)
+    assert [products.rows(count) for count in (1, 3, 4)] == [4, 4, 4]
+    return asked, products.words
+
+
+def test_a_second_start_knows_what_the_first_found_out_of_a_kernel(tmp_path: Path) -> None:
+    alone, words = asked_counts(None)
+    assert asked_counts(KeptProbes.open(tmp_path / "new")) == (alone, words)
+    again, said = asked_counts(KeptProbes.open(tmp_path / "new"))
+    assert said == words and again == {PIECE} < alone  # the usual bits of a row are found each time
+
+
+@pytest.mark.parametrize("change", ["threads", "setting", "version", "shape", "damage"])
+def test_what_was_found_out_elsewhere_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    KeptProbes.open(tmp_path).keep("k", {(2, 3)}, {1: True})
+    assert KeptProbes.open(tmp_path).recall("k", {(2, 3)}) == {1: True}
+    shapes = {(2, 4)} if change == "shape" else {(2, 3)}
+    if change == "threads":
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    elif change == "setting":
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    elif change == "version":
+        monkeypatch.setattr(torch, "__version__", "0.0.1")
+    elif change == "damage":
+        (tmp_path / "row_probes.json").write_bytes(b'{"a": {"1": tr')
+    assert KeptProbes.open(tmp_path).recall("k", shapes) == {}
+    assert KeptProbes.open(tmp_path).recall("other", {(2, 3)}) == {}
 
 
 def test_a_kernel_without_any_order_says_so_and_is_left_alone() -> None:

@@ -27,14 +27,14 @@ def read(*argv: str, **environ: str) -> tuple[ServeOptions, Origins]:
 
 def test_the_defaults_are_those_of_the_public_contract() -> None:
     expected = {
-        "host": "127.0.0.1", "port": 8000, "memory": Memory(), "block_tokens": 16, "seats": 64, "step_tokens": 512,
+        "host": "127.0.0.1", "port": 8000, "memory": Memory(), "block_tokens": 16, "seats": 64, "step_tokens": None,
         "max_context": None, "policy": "fcfs", "admit": "headroom", "recovery": "warn", "weights": "auto",
         "state": "auto", "threads": None, "max_waiting": 512, "max_bypass": 32, "prefix_cache": True,
         "host_tier": None, "disk_tier": None, "disk_tier_bytes": None, "event_log": None, "log_prompts": False,
         "api_key": None, "model": ("smollm2-135m",), "served_name": None, "config": None,
         "max_waiting_positions": 1 << 20, "max_seconds": None, "max_body": Memory(bytes=32 << 20),
         "slow_reader_seconds": 30, "keep_alive_seconds": 75, "allow_origin": (), "draft": "none",
-        "event_log_bytes": Memory(bytes=512 << 20), "max_slowdown": 2.0, "native": "auto",
+        "event_log_bytes": Memory(bytes=512 << 20), "max_slowdown": 2.0, "native": "auto", "gap_ms": 150.0,
     }  # fmt: skip
     assert {name: getattr(ServeOptions(), name) for name in dataclasses.asdict(ServeOptions())} == expected
     assert read() == (ServeOptions(), {})
@@ -69,6 +69,7 @@ def test_every_option_is_read_from_the_environment_and_the_file_as_from_the_comm
         "api_key": "k", "model": "m", "served_name": "n", "max_waiting_positions": "11", "max_seconds": "12",
         "max_body": "13MiB", "slow_reader_seconds": "14", "keep_alive_seconds": "15", "allow_origin": "https://o",
         "draft": "ngram:3", "event_log_bytes": "15MiB", "max_slowdown": "3", "native": "off",
+        "gap_ms": "16",
     }  # fmt: skip
     assert {*texts, "config"} == {field.name for field in dataclasses.fields(ServeOptions)}
     for name, text in texts.items():
@@ -146,16 +147,28 @@ def test_variables_of_other_programs_are_left_alone() -> None:
 
 def test_more_seats_than_step_tokens_cannot_work() -> None:
     with pytest.raises(ConfigError, match=r"--seats: 600 is more than --step-tokens, which is 512") as caught:
-        ServeOptions(seats=600).validate()
+        ServeOptions(seats=600, step_tokens=512).validate()
     assert caught.value.option == "--seats"
     ServeOptions(seats=600, step_tokens=600).validate()
 
 
+def test_an_automatic_step_has_room_for_every_seat() -> None:
+    ServeOptions(seats=600).validate()
+    assert ServeOptions(seats=600).most_step_tokens == 600
+    assert ServeOptions().most_step_tokens == 512 == ServeOptions(step_tokens=512).most_step_tokens
+    assert read("--step-tokens", "auto") == read()
+    assert read("--step-tokens", "256")[0].step_tokens == 256
+
+
+def test_a_gap_is_kept_by_an_automatic_step_and_refused_beside_a_fixed_one() -> None:
+    assert ServeOptions(gap_ms=80).kept_gap_ms == 80 and ServeOptions(step_tokens=64).kept_gap_ms is None
+    with pytest.raises(ConfigError, match=r"--gap-ms: a step of --step-tokens 256 keeps no gap; set it to auto"):
+        ServeOptions(step_tokens=256, gap_ms=80).validate()
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"recovery": "auto"},
-     {"state": "int8"}, {"host_tier": Memory(bytes=1)}, {"disk_tier": "d"},
-     {"disk_tier_bytes": Memory(bytes=1)}],
+    [{"state": "int8"}],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
     (name,) = options
@@ -165,7 +178,20 @@ def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str,
     assert caught.value.option == "--" + name.replace("_", "-")
 
 
+@pytest.mark.parametrize(
+    ("options", "option", "words"),
+    [({"disk_tier": "d"}, "--disk-tier", "needs --disk-tier-bytes as well"),
+     ({"disk_tier_bytes": Memory(bytes=1)}, "--disk-tier-bytes", "needs --disk-tier as well"),
+     ({"host_tier": Memory(bytes=1), "prefix_cache": False}, "--host-tier", "needs prefix caching, which is off")],
+)  # fmt: skip
+def test_tiers_that_cannot_work_are_refused(options: dict[str, object], option: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        ServeOptions(**options).validate()
+    assert caught.value.option == option
+
+
 def test_what_is_implemented_is_not_refused() -> None:
+    ServeOptions(host_tier=Memory(bytes=1), disk_tier="d", disk_tier_bytes=Memory(bytes=1)).validate()
     for chosen in ({"api_key": "k"}, {"allow_origin": ("http://a",)}):
         ServeOptions(**chosen).validate()
     for chosen in ({"policy": "priority"}, {"weights": "bf16"}, {"state": "bf16"}, {"model": ("a",)}):
@@ -208,8 +234,8 @@ def test_the_help_says_default_choices_and_what_is_not_implemented_yet(capsys: p
         read("--help")
     help = " ".join(capsys.readouterr().out.split())
     assert "--seats N maximum number of active sequences; vLLM's max_num_seqs (default 64)" in help
-    assert "(default warn) [not implemented yet: auto]" in help
-    assert "--disk-tier PATH folder for blocks offloaded from the pool [not implemented yet]" in help
+    assert "until it is over (auto) (default warn)" in help
+    assert "[not implemented yet]" not in help
     assert (
         "--event-log PATH file that every event is appended to; an existing event log is renamed to PATH.1 --" in help
     )

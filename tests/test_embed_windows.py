@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Rules
 
 from fake_encoders import CLS, SEP, encoder_files, letters
 from headway.api.answers.vectors import as_base64, as_floats, rows_of, shortened, weighted_mean
@@ -114,6 +116,30 @@ def test_no_text_has_fewer_tokens_than_its_words_say(tokenizer: Tokenizer, words
 
 def test_plain_words_are_counted_without_tokenising(tokenizer: Tokenizer) -> None:
     assert tokenizer.fewest_tokens("paris is the capital " * 1000) == 4000
+
+
+@pytest.fixture(scope="module")
+def unigram(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """As of XLM-R: SentencePiece's pieces, spaces collapsed and then part of the next piece."""
+    pieces = [("<unk>", 0.0), ("▁", -1.0), ("▁paris", -2.0), ("▁is", -2.0), *((each, -4.0) for each in "abcqparis")]
+    rules = Rules(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    collapsing = normalizers.Replace(Regex(" {2,}"), " ")
+    rules.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), collapsing])
+    rules.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+    files = encoder_files(tmp_path_factory.mktemp("unigram"), "unigram", Modules())
+    rules.save(str(files.tokenizer))
+    return Tokenizer(files)
+
+
+@given(words=WORDS, between=st.sampled_from([" ", "\n", "  ", "\t"]))
+def test_no_text_has_fewer_pieces_than_its_words_say(unigram: Tokenizer, words: list[str], between: str) -> None:
+    text = between.join(words)
+    assert unigram.fewest_tokens(text) <= len(unigram.encode(text, add_bos=False))
+
+
+def test_plain_words_of_pieces_are_counted_without_tokenising(unigram: Tokenizer) -> None:
+    assert unigram.fewest_tokens("paris is  qqq " * 1000) == 3000
+    assert len(unigram.encode("paris is", add_bos=False)) == 2
 
 
 # -- vectors --------------------------------------------------------------------------------------------------

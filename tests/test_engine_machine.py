@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from world import World
 PROMPTS = st.one_of(
     st.integers(1, 30).map(lambda length: list(range(length))),  # prompts that share prefixes
     st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    st.sampled_from([[1] * 24, [2] * 30, [3] * 20]),  # prompts that come again after they were evicted
 )
 
 
@@ -33,12 +36,19 @@ class Lives(RuleBasedStateMachine):
         extra=st.integers(0, 20), bypass=st.integers(0, 4), cache=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority", "deadline", "fair"]), guesses=st.integers(0, 3),
         admit=st.sampled_from(["optimistic", "headroom", "reserve", "predict"]),
-        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]),
+        answers=st.sampled_from([[], [2] * 32, list(range(1, 13)) * 3]), recovery=st.sampled_from(["warn", "auto"]),
+        tiers=st.sampled_from([(0, 0), (3, 0), (30, 0), (1, 9), (3, 30), (30, 30)]), delay=st.integers(0, 3),
+        most_copies=st.sampled_from([1, 64]), staging=st.booleans(),
     )  # fmt: skip
-    def begin(self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers):
+    def begin(
+        self, blocks, block_tokens, seats, extra, bypass, cache, policy, guesses, admit, answers, recovery, tiers,
+        delay, most_copies, staging,
+    ):  # fmt: skip
         self.world = World(
             blocks=blocks, block_tokens=block_tokens, seats=seats, step_tokens=seats + extra, max_bypass=bypass,
-            prefix_cache=cache, policy=policy, vocab=5, max_context=200, admit=admit,
+            prefix_cache=cache, policy=policy, vocab=5, max_context=200, admit=admit, host_slots=tiers[0],
+            disk_slots=tiers[1], disk_delay=delay, most_copies=most_copies, staging=staging and tiers[1] > 0,
+            recovery=recovery,
             drafter=lambda tokens: [(tokens[-1] + i) % 5 for i in range(guesses)],
         )  # fmt: skip
         for tokens in answers:
@@ -84,7 +94,7 @@ class Lives(RuleBasedStateMachine):
     def run_fails(self):
         self.plan = None
         engine = self.world.engine
-        flying = {entry.request.id for entry in engine._flight.entries if not entry.request.ended}
+        flying = {request.id for request in engine._flight.requests if not request.ended}
         others = {id: request.stage for id, request in engine.requests.items() if id not in flying}
         engine.abort("the machine broke")
         self.broken |= flying
@@ -92,7 +102,12 @@ class Lives(RuleBasedStateMachine):
         assert all(id not in engine.requests or engine.requests[id].stage is stage for id, stage in others.items())
         self.world.note([])
 
-    @precondition(lambda self: self.plan is not None)
+    @precondition(lambda self: hasattr(self, "world") and self.world.disk is not None)
+    @rule(faults=st.lists(st.sampled_from([None, "read", "checksum"]), max_size=5))
+    def the_disk_is_wrong(self, faults):
+        self.world.disk.wrong = faults
+
+    @precondition(lambda self: self.plan is not None and self.plan.items)
     @rule(pick=st.integers(0, 1000))
     def a_span_is_not_finite(self, pick):
         plan, self.plan = self.plan, None
@@ -108,6 +123,13 @@ class Lives(RuleBasedStateMachine):
         self.broken |= fails
         assert all(self.world.story.record(id).stage is Stage.FAILED for id in fails)
         assert not any(self.world.story.record(id).stage is Stage.FAILED for id in others)
+
+    @rule()
+    def admission_is_cut_or_lifted(self):
+        """At any moment, as if a window had ended."""
+        watch = self.world.model.recovery
+        if self.world.model.options.recovery == "auto":
+            watch.state = replace(watch.state, cut=not watch.cut)
 
     @rule(pick=st.integers(0, 1000))
     def cancel(self, pick):
@@ -163,6 +185,8 @@ class Lives(RuleBasedStateMachine):
         self.world.run()
         world = self.world
         assert world.pool.live == 0
+        if world.tiers is not None:
+            assert not world.tiers._reloads
         for id, new in world.asked.items():
             record = world.story.record(id)
             if record.stage is Stage.REFUSED:

@@ -11,9 +11,10 @@ import pytest
 
 import headway
 from headway.cli import main
-from headway.lessons import fed_back, lost_state
+from headway.lessons import bigger_batch, fed_back, lost_state
 from headway.lessons.course import LESSONS
 from headway.lessons.lesson import Question
+from headway.lessons.model import Model
 from headway.lessons.pages import ONCE, QUESTIONS, page_name
 from headway.memory.reserve import blocks_for
 from serving import headway as command
@@ -71,7 +72,7 @@ def test_1_a_second_request_adds_its_own_blocks_and_no_second_copy_of_the_weight
 def test_2_a_token_or_a_latent_is_fed_back_and_from_an_embedding_nothing(course):
     columns = ("evaluations", "evaluations_of_fed_back_input", "values_fed_back_each_time")
     rows = {name: tuple(row[column] for column in columns) for name, row in counts(course, 2).items()}
-    assert rows == {"text": (5, 4, 1), "image": (10, 7, 16), "embed": (1, 0, 0)}
+    assert rows == {"text": (5, 4, 1), "image": (10, 7, 1024), "embed": (1, 0, 0)}
 
 
 def test_2_what_did_not_come_out_of_the_evaluation_before_is_not_counted_as_fed_back():
@@ -118,19 +119,57 @@ def test_6_all_lost_positions_are_recomputed_less_what_the_prefix_cache_still_ha
 
 def test_7_the_bigger_batch_makes_more_images_per_second_and_fewer_in_time(course):
     assert {row: cells["in_time"] for row, cells in counts(course, 7).items()} == {
-        "batch_of_1": 1, "batch_of_2": 2, "batch_of_8": 0
+        "batch_of_1": 2, "batch_of_2": 2, "batch_of_8": 0, "deadline_rule": 5
     }  # fmt: skip
-    modelled = list(course["lessons"][6]["measured"]["observed"].values())
-    rates = [row["images_per_second"] for row in modelled]
-    assert rates == sorted(rates) and rates[-1] == round(8 / 2.2, 2)
-    assert modelled[-1]["first_complete_ms"] == 22 * (20 + 8 * 10)  # encoding, 20 updates, pixels
+    assert counts(course, 7)["deadline_rule"]["refused"] == 3
+    modelled = course["lessons"][6]["measured"]["observed"]
+    rates = [modelled[f"batch_of_{batch}"]["images_per_second"] for batch in (1, 2, 8)]
+    assert rates == sorted(rates) and rates[-1] == round(8 / 0.2374, 1)
+    assert modelled["batch_of_8"]["first_complete_ms"] == round(3 + 20 * 10.5 + 24.4, 1)
+
+
+def test_where_diffusers_is_missing_a_stand_in_takes_the_same_steps_and_is_named():
+    class WithoutDiffusers(Model):
+        images = None
+
+    two, seven = fed_back.measure(WithoutDiffusers()), bigger_batch.measure(WithoutDiffusers())
+    for found in (two, seven):
+        assert found.story[0].startswith("A fake diffusion model stands in for emoji-64, because diffusers is not")
+    assert two.counts["image"]["evaluations"] == 10
+    assert [row["in_time"] for row in seven.counts.values()] == [2, 2, 0, 5]
+
+
+def test_8_ten_preemptions_a_second_compute_1920_positions_again_until_admission_is_cut_or_there_is_a_block_more(
+    course,
+):
+    rows = counts(course, 8)
+    loop = rows["in_the_loop"]
+    assert (loop["preempted_per_second"], loop["recomputed_per_second"]) == (10, 10 * 192)
+    assert loop["prompt_work_per_second"] == 2 * 10 * 192 + 10 * 15
+    assert loop["tokens_per_second"] == 10 * (10 + 4) < 0.8 * rows["before"]["tokens_per_second"]
+    for row in ("admission_cut", "one_block_more"):
+        assert (rows[row]["preempted_per_second"], rows[row]["recomputed_per_second"]) == (0, 0)
+        assert rows[row]["tokens_per_second"] > rows["before"]["tokens_per_second"]
+    told = course["lessons"][7]["measured"]["story"]
+    assert "Admission is cut until 2 windows of 10 s had no preemption." in told[0] and "no longer cut" in told[-1]
+
+
+def test_9_evicting_is_paid_later_or_never_preempting_at_once_and_offloading_in_bytes(course):
+    rows = {row: tuple(cells.values()) for row, cells in counts(course, 9).items()}
+    lost = counts(course, 6)["reuse_off"]["lost"]
+    assert rows["preempt"][1:] == (lost, 0, 0)
+    assert rows["offload"][1:] == (0, 0, 2 * lost * 2 * 30 * 3 * 64 * 2) and rows["offload"][0] == rows["preempt"][0]
+    blocks, now, later, moved = rows["evict"]
+    assert blocks > 0 and (now, moved) == (0, 0) and later > 0
 
 
 def test_the_five_questions_are_answered_from_what_was_measured(course):
     asked = course["questions"]
     assert [each["answer"] for each in asked] == ["a", 480, "c", "b", "a"]
     for each, words in zip(
-        asked, ("199 positions", "480, 480, 480, 60", "4 of 5", "170 positions", "It took 1"), strict=True
+        asked,
+        ("199 positions", "480, 480, 480, 60", "cost 1,920 of 3,990", "170 positions", "It took 1"),
+        strict=True,
     ):
         assert words in each["why"] and each["prediction"] is None
 
@@ -194,8 +233,8 @@ def test_a_number_is_whole_and_not_negative(text):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["9"], "there are lessons 1 to 7, none has the number 9"),
-        (["0"], "there are lessons 1 to 7"),
+        (["10"], "there are lessons 1 to 9, none has the number 10"),
+        (["0"], "there are lessons 1 to 9"),
         (["3", "--answer", "four"], "--answer: 'four' is not a whole number of steps"),
         (["1", "--answer", "d"], "--answer: 'd' is not one of a, b, c"),
         (["--answer", "4"], "--answer: requires a lesson"),
@@ -221,11 +260,11 @@ def test_without_a_number_the_lessons_are_listed(capsys):
     out = capsys.readouterr().out
     assert all(f"{each.number}  {each.title}" in out for each in LESSONS)
     assert main(["lesson", "--json"]) == 0
-    assert [row["lesson"] for row in json.loads(capsys.readouterr().out)["lessons"]] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row["lesson"] for row in json.loads(capsys.readouterr().out)["lessons"]] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_lessons_of_the_fake_executor_load_no_model():
-    assert FAKE == [2, 3, 5, 6, 7]
+    assert FAKE == [2, 3, 5, 6, 7, 8, 9]
     for number in FAKE:
         LESSONS[number - 1].measure(None)  # there is no model that could be touched
 

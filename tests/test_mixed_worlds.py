@@ -18,7 +18,7 @@ from headway.story.sinks.metrics import Metrics
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import brief, tell
 from mixed_reference import Asked, Device, Model
-from mixed_world import COSTS, LATENT, MixedWorld
+from mixed_world import COSTS, LATENT, MixedWorld, part_ns
 
 # -- turns: the pure decision ---------------------------------------------------------------------------------
 
@@ -327,8 +327,9 @@ class MixedLives(RuleBasedStateMachine):
         self.broken: set[str] = set()
         self.world = MixedWorld(
             blocks=blocks, latents=latents, seats=seats, budget=seats + extra, bypass=bypass,
-            names=("text", "other", "embed", "image"), weights={"image": weight},
+            names=("text", "other", "embed", "image"), weights={"image": weight}, parts=part_ns,
         )  # fmt: skip
+        self.world.measure_images()
 
     def name(self) -> str:
         self.count += 1
@@ -342,9 +343,15 @@ class MixedLives(RuleBasedStateMachine):
     def embed(self, lengths):
         self.world.embed(self.name(), *lengths)
 
-    @rule(updates=st.integers(1, 4), previews=st.integers(0, 3), guidance=st.sampled_from([1.0, 4.0]))
-    def image(self, updates, previews, guidance):
-        self.world.image(self.name(), updates, previews=previews, guidance=guidance, negative=(7,))
+    @rule(
+        updates=st.integers(1, 4), previews=st.integers(0, 3), guidance=st.sampled_from([1.0, 4.0]),
+        room=st.none() | st.floats(1, 20),
+    )  # fmt: skip
+    def image(self, updates, previews, guidance, room):
+        fields = {"previews": previews, "guidance": guidance, "negative": (7,)}
+        if room is not None:
+            fields["deadline_ms"] = room * self.world.alone_ms(updates, guidance > 1)
+        self.world.image(self.name(), updates, **fields)
 
     @rule(steps=st.integers(1, 6))
     def step(self, steps):
@@ -370,7 +377,7 @@ class MixedLives(RuleBasedStateMachine):
     def fail(self):
         engine = self.world.engine
         if engine.plan() is not None:
-            flying = {request.id for request in engine._flight.requests()}
+            flying = {request.id for request in engine._flight.requests}
             engine.abort("the machine broke")
             self.broken |= flying
             engine.check()

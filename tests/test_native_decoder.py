@@ -15,7 +15,7 @@ from headway.compute.text.weights import load_tensors
 from headway.core.errors import ConfigError
 from headway.core.plan import Span, StepPlan
 from native_library import LEVELS, library
-from test_native_products import rounded, rounded_in_groups
+from test_native_products import rounded, rounded_in_groups, rounded_inputs
 from tiny_decoders import DECODERS, files_of, load, oracle, tokens
 
 
@@ -35,8 +35,7 @@ class Emulated:
             wide = whole * scales
 
         def product(x: torch.Tensor) -> torch.Tensor:
-            whole, scales = rounded(x)
-            return F.linear(whole, wide) * scales + (0 if bias is None else bias)
+            return F.linear(rounded_inputs(x), wide, bias)
 
         return product
 

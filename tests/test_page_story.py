@@ -18,7 +18,7 @@ from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
-from mixed_world import MixedWorld
+from mixed_world import MixedWorld, part_ns
 from page_log import OF_A_FRONT, delivered, log
 from world import as_json
 
@@ -36,7 +36,8 @@ FOLD = """async ([events, delivers]) => {
   return events.map((event, place) => {
     story.fold(event);
     story = story.clone();
-    if (place % 4 && event.event !== "cancelled" && event.event !== "failed") return null;
+    const often = ["cancelled", "failed", "recovery", "no_progress"];
+    if (place % 4 && !often.includes(event.event)) return null;
     const records = [...story.live.values(), ...story.ended.values()];
     const views = records.map((record) => requestView(story, record, event.at + 1234));
     const tables = (record) => record.sequences.map((one) => one.blocks.slice());
@@ -45,7 +46,8 @@ FOLD = """async ([events, delivers]) => {
     const { pool } = story.model("");
     for (let block = 0; block < pool.total; block += 1) cells[pool.cell(block).state] += 1;
     const levels = Object.fromEntries([...story.models].map(([name, model]) => [name, model.levels]));
-    return { views, blocks, cells, levels, unknown: [...story.unknown] };
+    const told = [...story.loops.values(), ...story.stuck.values()];
+    return { views, blocks, cells, levels, told, unknown: [...story.unknown] };
   });
 }"""
 
@@ -73,6 +75,7 @@ def test_the_page_folds_a_log_into_the_same_records_as_the_server(
         if isinstance(event, ev.Stepped | ev.Committed) and not _aborted(event, events):
             levels = event.levels
             assert theirs["cells"] == {"live": levels.live, "reusable": levels.reusable, "free": levels.free}
+        assert theirs["told"] == as_json([*story.loops.values(), *story.stuck.values()])
         assert theirs["unknown"] == []
 
 
@@ -134,7 +137,8 @@ COST = """async ([requests, blocks, steps]) => {
   const lane = new StepsView({ canvas: $("lane"), told: $("steps-told"), tip, theme, goTo() {} });
   const nothing = () => {};
   const queue = new QueueView({ list: $("rows"), told: $("queue-told"), none: $("none"), ruled: true,
-    words: { line: () => "as it is", keep: nothing }, choose: nothing, point: nothing, cancel: nothing });
+    words: { line: () => "as it is", keep: nothing }, previews: { show: nothing, keep: nothing },
+    choose: nothing, point: nothing, cancel: nothing });
   const ids = Array.from({ length: requests }, (_, place) => `r-${place}`);
   const own = Math.floor(blocks / requests) - 1;
   let at = 0;
@@ -187,16 +191,19 @@ def test_64_requests_on_10000_blocks_cost_less_than_a_step_of_20_ms(browser: Bro
 
 
 def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser, tmp_path: Path) -> None:
-    world = MixedWorld(names=("image",), latents=2, seats=3)
-    world.image("previews", 4, previews=2, deadline_ms=0.02)
+    world = MixedWorld(names=("image",), latents=2, seats=3, parts=part_ns)
+    world.measure_images()
+    world.image("previews", 4, previews=2, deadline_ms=0.02, serve_late=True)
     world.image("waits", 3, deadline_ms=90_000)
     world.image("fails", 2)
     for _ in range(5):
         world.step()
     world.engine.plan()
     world.engine.abort("the step was told to fail")
-    world.image("goes", 3, deadline_ms=90_000)
+    world.image("goes", 6, deadline_ms=90_000)
     world.image("late", 1, deadline_ms=0.001)
+    world.step(), world.step()
+    world.image("tight", 3, deadline_ms=1.1 * world.alone_ms(3))
     world.step(), world.step()
     world.engine.cancel("goes")
     world.run()
@@ -214,7 +221,8 @@ def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser
             words |= {sentence for view in views for sentence in tell(view)}
     for part in (
         "the encoding of its prompt; then", "a preview, after update", "missed by", ", in ",
-        " of 4; then", "its decoding to pixels, the last that is left", "met with", "there is no answer",
+        " of 4; then", "others have less slack. If it moved, tight would", "less slack: ", "was refused",
+        "its decoding to pixels, the last that is left", "met with", "there is no answer",
     ):  # fmt: skip
         assert any(part in sentence for sentence in words), part
 
@@ -252,3 +260,35 @@ def test_a_deadline_is_a_line_in_the_life_once_it_is_near(browser: Browser, tmp_
     ]  # fmt: skip
     said = [row["said"].partition("deadline at ")[2] for row in found]
     assert said == ["", "25.0 ms", "0.10 s", "0.16 s", "0.90 s"]
+
+
+ALARM = """async (events) => {
+  const { Story } = await import("page/story.js");
+  const { drawAlarm } = await import("page/alarm.js");
+  const story = new Story({ delivers: false });
+  const element = document.createElement("p");
+  return events.map((event) => {
+    story.fold(event);
+    drawAlarm(element, story);
+    return element.hidden ? null : element.textContent;
+  });
+}"""
+
+
+def test_the_page_says_of_a_recovery_loop_and_of_no_progress_while_they_last(
+    browser: Browser, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.html"
+    events = log()
+    file.write_text(self_contained(events, "a run"))
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(ALARM, json.loads(msgspec.json.encode(events)))
+    said = [text for event, text in zip(events, found, strict=True) if isinstance(event, ev.Recovery | ev.NoProgress)]
+    rates = "10.0 preempted/s, 20,000 recomputed/s (50% of prompt work), goodput 60.0 of 100.0 tokens/s"
+    assert said == [
+        f"fake: admission cut, 0.00 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
+        f"fake: admission cut, 2.50 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
+        None,
+        "fake: no progress, strict waits for grammar (1 grammars short), unchanged 3 times in a row",
+    ]
+    assert found[0] is found[-1] is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,9 @@ def test_without_the_extra_it_is_said_how_to_get_it(
     for name in [name for name in sys.modules if name.startswith(("diffusers", "headway.compute.image"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "diffusers", None)
-    with pytest.raises(ConfigError, match=r"needs diffusers: pip install 'headway\[images\]'"):
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    (extra,) = project["optional-dependencies"]["images"]
+    with pytest.raises(ConfigError, match=re.escape(f"needs diffusers (the extra images): pip install '{extra}'")):
         loaded(folder, tmp_path)
 
 

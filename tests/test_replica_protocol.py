@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import itertools
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +16,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import zmq
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -26,9 +28,21 @@ from headway.core.plan import Draw, Grammar, Sampling, StepPlan, StepResult
 from headway.core.request import Stage, TextRequest
 from headway.engine.served import EngineOptions
 from headway.patterns.text.ports import no_watcher
+from headway.replica.channel import Channel
+from headway.replica.link import Link
 from headway.replica.loading import hosted_text
-from headway.replica.messages import Cancel, Rejected, Stop, Submit, ToFront, Told, decode_to_front, encode
-from headway.replica.options import ModelOptions
+from headway.replica.messages import (
+    Cancel,
+    LoadFailed,
+    Rejected,
+    Stop,
+    Submit,
+    ToFront,
+    Told,
+    decode_to_front,
+    encode,
+)
+from headway.replica.options import ModelOptions, ReplicaOptions
 from headway.replica.process import Replica
 from headway.story.reduce.reducer import Story
 from headway.text.tokenizer import Tokenizer
@@ -44,12 +58,8 @@ packed = msgspec.msgpack.encode
 class Line:
     """The front's end of a replica's loop that runs in a thread: says what it likes, and folds what it hears."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self._socket = context.socket(zmq.PAIR)
-        self._socket.sndtimeo = 2000  # else whoever talks to a loop that ended would wait for ever
-        self._socket.bind("inproc://replica")
-        ours = context.socket(zmq.PAIR)
-        ours.connect("inproc://replica")
+    def __init__(self) -> None:
+        self._channel, ours = map(Channel, socket.socketpair())
         executor = FakeExecutor(blocks=BLOCKS, block_tokens=4, vocab=VOCAB)
         options = ModelOptions(model="fake", block_tokens=4, engine=EngineOptions(seats=4, step_tokens=16))
         self.replica = Replica(ours, [hosted_text(executor, BLOCKS, options, no_watcher)])
@@ -60,18 +70,18 @@ class Line:
         self.rejected: list[Rejected] = []
         self.names = map("good-{}".format, itertools.count())
 
-    def _loop(self, ours: zmq.Socket[bytes]) -> None:
-        with ours:
+    def _loop(self, ours: Channel) -> None:
+        with contextlib.closing(ours):
             self.replica.loop(self.thread.is_alive)
 
     def say(self, data: bytes) -> None:
-        self._socket.send(data)
+        self._channel.send(data)
 
     def hear(self) -> ToFront:
         """The next message, in the records too."""
-        until(lambda: self._socket.poll(100) or not self.thread.is_alive(), 10)
-        assert self._socket.poll(0), "the replica ended"
-        message = decode_to_front(self._socket.recv())
+        until(lambda: self._channel.poll(100) or not self.thread.is_alive(), 10)
+        assert self._channel.poll(0), "the replica ended"
+        message = decode_to_front(self._channel.recv())
         if isinstance(message, Told):
             for event in message.events:
                 self.story.fold(event)
@@ -103,19 +113,17 @@ class Line:
         self.rejected.clear()
 
     def close(self) -> None:
-        with contextlib.suppress(zmq.Again):  # it ended already, and a test has said so
-            self.say(encode(Stop()))
+        self.say(encode(Stop()))
         self.thread.join(10)
-        self._socket.close(linger=0)
+        self._channel.close()
         assert not self.thread.is_alive()
 
 
 @pytest.fixture(scope="module")
 def line() -> Iterator[Line]:
-    with zmq.Context() as context:
-        line = Line(context)
-        yield line
-        line.close()
+    line = Line()
+    yield line
+    line.close()
 
 
 NUMBERS = st.one_of(
@@ -327,12 +335,38 @@ def test_requests_that_only_the_replica_knows_do_not_outlive_it(server: Server, 
     serves(server, tokenizer)
 
 
-def test_a_replica_that_cannot_be_started_is_the_end_of_the_server_and_it_says_why(tmp_path: Path) -> None:
-    """There is nowhere to put the socket: a path of more than about 100 bytes cannot be bound."""
-    deep = tmp_path / ("long" * 30)
-    deep.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(deep))
-        with pytest.raises(AssertionError, match="the server did not become ready") as ended, fake_process(tmp_path):
-            pass
-    assert "headway: the replica could not be started: " in str(ended.value) and "Traceback" not in str(ended.value)
+def test_a_replica_that_cannot_be_started_is_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    heard: list[ToFront] = []
+
+    async def start() -> None:
+        options = ReplicaOptions(models=(ModelOptions(model="fake"),), cache="")
+        link = Link(options, heard=heard.append, died=lambda status: None)
+        link.start()
+        while not heard:
+            await asyncio.sleep(0)
+        await link.stop()
+
+    asyncio.run(asyncio.wait_for(start(), 10))
+    (failed,) = heard
+    assert isinstance(failed, LoadFailed) and failed.kind == "FileNotFoundError"
+    assert failed.message.startswith("the replica could not be started: ")
+
+
+def test_messages_of_any_size_pass_whole_and_in_order_and_no_end_waits_for_the_other() -> None:
+    sizes = [0, 1, 5, 3_000_000, 2, 700_000]
+    one, other = map(Channel, socket.socketpair())
+    for place, size in enumerate(sizes):
+        one.send(bytes([place]) * size)
+    heard = []
+    while len(heard) < len(sizes):
+        one.flush()
+        if other.poll(1):
+            heard.append(other.recv())
+    assert heard == [bytes([place]) * size for place, size in enumerate(sizes)]
+    one.send(b"last")
+    one.close()
+    assert other.poll(0) and not other.gone and other.recv() == b"last"
+    assert not other.poll(1000) and other.gone
+    other.send(b"nobody hears this")
+    other.close()

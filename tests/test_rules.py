@@ -10,11 +10,12 @@ import pytest
 from headway.core.plan import Grammar
 from headway.core.request import TextRequest
 from headway.core.verdict import RULES, Go, Verdict, Wait
-from mixed_world import MixedWorld
+from mixed_world import MixedWorld, part_ns
+from test_tiers import evicted
 from world import World
 
-#: In the contract, and produced by nothing yet: reservations, tiers, and pauses at an update's boundary.
-TO_COME = {"reservation", "deadline", "reload"}
+#: In the contract, and produced by nothing here: reservations (`test_policy_admit.py`) and tiers.
+TO_COME = {"reservation"}
 
 
 def behind_two(ample: bool, alone: bool, *, prompt: int = 6, **options: int) -> Verdict:
@@ -71,9 +72,32 @@ def grammar(ample: bool, alone: bool) -> Verdict:
     return world.story.record("w").verdict
 
 
+def deadline(ample: bool, alone: bool) -> Verdict:
+    """`first` is due when it is complete if nobody is beside it."""
+    world = MixedWorld(latents=9 if ample else 2, names=("image",), parts=part_ns)
+    world.measure_images()
+    if not alone:
+        world.image("first", 3, deadline_ms=world.alone_ms(3))
+    world.image("w", 3)
+    world.step()
+    return world.story.record("w").verdict
+
+
+def reload(ample: bool, alone: bool) -> Verdict:
+    world = World(
+        blocks=40 if ample else 8, block_tokens=2, seats=5, host_slots=4, disk_slots=90, disk_delay=9, staging=True
+    )
+    tokens = evicted(world, 8)
+    if not alone:
+        world.add("first", 3, max_tokens=3)
+    world.add("w", tokens, max_tokens=3)
+    world.step()
+    return world.story.record("w").verdict
+
+
 SITUATIONS: dict[str, Callable[[bool, bool], Verdict]] = {
     "blocks": blocks, "latent": latent, "seats": seats, "budget": budget, "order": order, "model": model,
-    "grammar": grammar,
+    "grammar": grammar, "reload": reload, "deadline": deadline,
 }  # fmt: skip
 
 

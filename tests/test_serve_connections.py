@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -148,7 +149,10 @@ def test_what_is_no_http_is_400_with_an_error_object(server: FakeServer) -> None
 
 def test_of_too_many_connections_the_longest_silent_one_makes_room(server: FakeServer) -> None:
     with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(connected(server)) for _ in range(CONNECTIONS)]
+        silent = [stack.enter_context(connected(server)) for _ in range(2)]
+        until(lambda: len(server.server.server_state.connections) == 2)
+        time.sleep(0.02)  # some clocks tick once a millisecond
+        silent += [stack.enter_context(connected(server)) for _ in range(CONNECTIONS - 2)]
         until(lambda: len(server.server.server_state.connections) == CONNECTIONS)
         silent[0].sendall(HEAD)  # now the second one is
         assert answer(silent[0]).startswith(b"HTTP/1.1 200 ")
@@ -169,3 +173,28 @@ def test_a_connection_beyond_the_most_that_are_busy_is_503(server: FakeServer) -
         data, _ = ended(stack.enter_context(connected(server)))
         assert data.startswith(b"HTTP/1.1 503 ") and b"retry-after: " in data
         assert error(data)["code"] == "too_many_connections" and "8 connections" in error(data)["message"]
+
+
+def test_what_is_no_http_is_answered_after_what_came_before_it(server: FakeServer) -> None:
+    with connected(server) as connection:
+        connection.sendall(HEAD + HEAD + b"\x16\x03\x01\r\n\r\n")
+        data, _ = ended(connection)
+    assert re.findall(rb"HTTP/1\.1 (\d{3}) ", data) == [b"200", b"200", b"400"]
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: localhost\r\n"])
+def test_a_request_has_one_host(server: FakeServer, hosts: bytes) -> None:
+    with connected(server) as connection:
+        connection.sendall(b"GET /ready HTTP/1.1\r\n" + hosts + b"\r\n")
+        data, _ = ended(connection)
+    assert data.startswith(b"HTTP/1.1 400 ") and error(data)["code"] == "invalid_http"
+
+
+def test_an_offer_of_another_protocol_is_not_taken_up_and_holds_up_nothing(server: FakeServer) -> None:
+    offer = HEAD[:-2] + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+    with connected(server) as connection:
+        connection.sendall(offer + HEAD)
+        data = answer(connection)
+        while data.count(b"HTTP/1.1 200 ") < 2:
+            data += answer(connection)
+    assert data.count(b"HTTP/1.1 200 ") == 2

@@ -16,7 +16,11 @@ from headway.front.state import STUCK_AFTER_S, Front
 
 def asked(stuck_s: float, state: str = "ready", log: object = None) -> dict:
     front = SimpleNamespace(
-        stuck_s=lambda: stuck_s, state=state, failure="no such file", story=SimpleNamespace(step=7), log=log
+        stuck_s=lambda: stuck_s,
+        state=state,
+        failure="no such file",
+        log=log,
+        story=SimpleNamespace(step=7, stuck={}, loops={}),
     )
     app = SimpleNamespace(state=SimpleNamespace(front=front))
     response = asyncio.run(health(Request({"type": "http", "method": "GET", "path": "/health", "app": app})))

@@ -188,7 +188,8 @@ def test_the_host_of_an_absolute_target_counts_and_not_the_header_s(server: Fake
 @pytest.mark.parametrize("target", ["ftp://localhost/", "http:///x", "http://u@localhost/", "v1/models", "a:1", "*"])
 def test_a_target_that_is_neither_path_nor_url_is_400(server: FakeServer, target: str) -> None:
     answer = ask(server, target)
-    assert answer.startswith(b"HTTP/1.1 400 ") and b"invalid_target" in answer
+    code = b"invalid_http" if target in ("v1/models", "a:1") else b"invalid_target"  # what the grammar excludes
+    assert answer.startswith(b"HTTP/1.1 400 ") and code in answer
 
 
 ROUTES = [

@@ -26,7 +26,7 @@ from fake_server import FakeServer, fake_serving
 from headway.api.answers.png import png
 from headway.api.openapi import document
 from headway.artifacts.files import ModelFiles
-from headway.compute.fake_patterns import expected_picture
+from headway.compute.fake_patterns import expected_latent, expected_picture
 from headway.core.plan import Encode
 from headway.front.limits import ServeLimits
 from headway.patterns.image.pattern import preview_places
@@ -400,6 +400,43 @@ def test_why_says_which_update_runs_what_is_left_and_when_the_answer_is_due(
     ]  # fmt: skip
 
 
+def test_a_running_image_can_be_looked_at_between_steps_and_only_then(
+    server: FakeServer, hosted: HostedDiffusion
+) -> None:
+    def preview(id: str) -> httpx.Response:
+        return server.http.get(f"/v1/requests/{id}/preview")
+
+    hosted.executor.gate.clear()
+    asking = threading.Thread(target=lambda: ask(server, id="seen", seed=4, steps=9))
+    asking.start()
+    for _ in range(3):
+        hosted.executor.let_one_run()
+    until(lambda: hosted.executor.waits)
+    found: list[httpx.Response] = []
+    looking = threading.Thread(target=lambda: found.append(preview("seen")))
+    looking.start()
+    looking.join(0.3)
+    assert looking.is_alive(), "a step stands before the gate"
+    hosted.executor.let_one_run()
+    looking.join(10)
+    (looked,) = found
+    assert looked.status_code == 200 and looked.headers["content-type"] == "image/png"
+    assert looked.headers["cache-control"] == "no-store"
+    done, of = map(int, looked.headers["headway-update"].split("/"))
+    assert of == 9 and done in (2, 3), "taken after the step's run, before or after its commit"
+    size, shown = pixels(base64.b64encode(looked.content).decode())
+    asked = Encode(0, tokens(server, "a city"), 4, 9, EMPTY, GUIDANCE, width=16, height=16)
+    assert size == (1, 1) and shown in (expected_latent(asked, 2)[:3], expected_latent(asked, 3)[:3])
+    hosted.executor.gate.set()
+    asking.join(10)
+    for id, words in (("seen", "seen is finished: it has no latent"), ("nobody", "no request 'nobody'")):
+        answer = preview(id)
+        assert answer.status_code == 404 and words in answer.json()["error"]["message"]
+    good(server, id="both", n=2)
+    answer = preview("both")
+    assert answer.status_code == 400 and "2 images have that id; ask for one of them (both~0" in answer.text
+
+
 def test_a_deadline_that_passes_is_told_and_never_forgotten(server: FakeServer, hosted: HostedDiffusion) -> None:
     hosted.executor.gate.clear()
     answers: list[dict[str, Any]] = []
@@ -442,6 +479,32 @@ def test_three_patterns_share_one_server_and_every_answer_is_right(server: FakeS
     for thread in threads:
         thread.join(30)
     assert failed == []
+
+
+def test_of_three_models_why_says_who_waited_for_anothers_step(server: FakeServer, hosted: HostedDiffusion) -> None:
+    """While the image model's step stands before the gate, the others are asked for something."""
+    hosted.executor.gate.clear()
+    vectors = {"model": "fake-embed", "input": "paris is a city"}
+    headers = {"x-request-id": "beside-embed"}
+    asking = [
+        threading.Thread(target=lambda: ask(server, id="beside-image", steps=6)),
+        threading.Thread(target=lambda: server.complete([5] * 20, id="beside-text", max_tokens=400, ignore_eos=True)),
+        threading.Thread(target=lambda: server.http.post("/v1/embeddings", json=vectors, headers=headers)),
+    ]
+    asking[0].start()
+    until(lambda: hosted.executor.waits)
+    for thread in asking[1:]:
+        thread.start()
+    until(lambda: {"beside-text", "beside-embed"} <= server.front.story.live.keys())
+    hosted.executor.gate.set()
+    for thread in asking:
+        thread.join(20)
+    stories = {each: server.record(f"beside-{each}") for each in ("image", "text", "embed")}
+    assert {each: story["stage"] for each, story in stories.items()} == dict.fromkeys(stories, "finished")
+    for story in stories.values():
+        assert abs(sum(each["ms"] for each in story["intervals"]) - story["elapsed_ms"]) < 1e-3
+    passed = [story for story in stories.values() if any(each.get("rule") == "model" for each in story["intervals"])]
+    assert passed and all(" for turn, model" in said(story) for story in passed)
 
 
 def test_the_panel_and_the_list_of_models_say_what_is_made(server: FakeServer) -> None:

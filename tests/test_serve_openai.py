@@ -29,6 +29,9 @@ CONTRACT = {
     "headway_prefix_evictions_total": ("",),
     "headway_preemptions_total": ("",),
     "headway_recompute_share": ("",),
+    "headway_recovery_loops_total": ("",),
+    "headway_admission_cut": ("",),
+    "headway_deadlines_total": ("met", "missed"),  # beyond the contract
     "headway_offloaded_blocks_total": ("host", "disk"),
     "headway_reloaded_blocks_total": ("host", "disk"),
     "headway_regained_blocks_total": ("",),

@@ -100,17 +100,17 @@ def test_a_signal_to_all_while_loading_ends_the_server_at_once(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
+    "given",
     [
         ("--seats", "0"),
-        ("--seats", "513"),
+        ("--seats", "513", "--step-tokens", "512"),
         ("--memory", "lots"),
         ("--memory", "900TiB"),
         ("--policy", "fastest"),
         ("--max-context", "9000"),
     ],
 )
-def test_an_option_that_cannot_work_is_named_in_one_line(option: str, value: str) -> None:
-    ended = headway("serve", "--port", "0", option, value)
+def test_an_option_that_cannot_work_is_named_in_one_line(given: tuple[str, ...]) -> None:
+    ended = headway("serve", "--port", "0", *given)
     assert ended.returncode == 2 and ended.stdout == ""
-    assert ended.stderr.startswith(f"headway: {option}: ") and ended.stderr.count("\n") == 1, ended.stderr
+    assert ended.stderr.startswith(f"headway: {given[0]}: ") and ended.stderr.count("\n") == 1, ended.stderr

@@ -1,11 +1,10 @@
-"""How a whole server stops: a second signal, or no signal at all, leaves no process and no folder."""
+"""How a whole server stops: a second signal, or no signal at all, leaves no process."""
 
 from __future__ import annotations
 
 import json
 import signal
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -15,14 +14,6 @@ import psutil
 from serving import Server, completion, serving, until
 
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-
-
-def folder_of(replica: psutil.Process) -> Path:
-    """Where the socket between front and replica lies."""
-    (address,) = [word for word in replica.cmdline() if word.startswith("ipc://")]
-    folder = Path(address.removeprefix("ipc://")).parent
-    assert folder.is_dir() and folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith("headway-")
-    return folder
 
 
 def busy(server: Server) -> socket.socket:
@@ -39,7 +30,7 @@ def busy(server: Server) -> socket.socket:
 def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     first, second = signal.SIGINT, signal.SIGTERM
     with serving(tmp_path, "--memory", "256blocks") as server, busy(server):
-        replica, folder = server.replica, folder_of(server.replica)
+        replica = server.replica
         server.process.send_signal(first)
         time.sleep(0.5)
         assert server.process.poll() is None, "it waits for the answer"
@@ -47,14 +38,13 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         server.process.send_signal(second)
         assert server.process.wait(5) == 128 + second
         assert time.monotonic() - began < 1.5
-        assert not replica.is_running() and not folder.exists()
+        assert not replica.is_running()
         assert "Traceback" not in server.log.read_text()
 
 
-def test_a_front_that_is_killed_leaves_no_replica_and_no_folder(tmp_path: Path) -> None:
+def test_a_front_that_is_killed_leaves_no_replica(tmp_path: Path) -> None:
     with serving(tmp_path, "--memory", "256blocks") as server, busy(server):
-        replica, folder = server.replica, folder_of(server.replica)
+        replica = server.replica
         server.process.kill()
         server.process.wait()
-        until(lambda: not folder.exists(), 4)
         until(lambda: not replica.is_running() or replica.status() in GONE, 4)

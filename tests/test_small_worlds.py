@@ -26,12 +26,13 @@ def live_through(
     policy="fcfs",
     admit="optimistic",
     answers=(),
+    tiers=None,
 ):
     """One world, compared step by step with the plain reference (where that applies) and with the true tokens. Later
     requests have smaller priority numbers; the second is due before the first, and the third never; the first is
     another caller's than the others: so the policies differ wherever there is a choice."""
     world = World(blocks=blocks, block_tokens=2, seats=seats, step_tokens=budget, max_bypass=bypass,
-                  prefix_cache=prefix_cache, policy=policy, admit=admit)  # fmt: skip
+                  prefix_cache=prefix_cache, policy=policy, admit=admit, **(tiers or {}))  # fmt: skip
     plain = None if prefix_cache else Reference(blocks, 2, seats, budget, bypass, policy, admit, answers)
     for tokens in answers:
         world.model.answers.add(tokens)
@@ -42,7 +43,8 @@ def live_through(
             (prompt, emits), _ = arrivals[taken]
             id = f"r{taken}"
             due, caller = (2e6, 1e6, None)[taken], "abb"[taken]
-            request = world.add(id, list(range(prompt)) if same else prompt, max_tokens=emits, priority=-taken,
+            alike = same is True or (same == "outer" and taken != 1)
+            request = world.add(id, list(range(prompt)) if alike else prompt, max_tokens=emits, priority=-taken,
                                 deadline_ms=due, caller=caller)  # fmt: skip
             fits = -(-(prompt + emits) // 2) <= blocks
             assert (request.stage is Stage.REFUSED) == (not fits)
@@ -144,3 +146,24 @@ def test_every_triple_of_requests_ends_with_the_right_tokens_and_the_plain_refer
 def test_every_triple_of_equal_prompts_shares_what_it_may_and_never_wrong_state(blocks):
     for shapes in itertools.product(SHAPES, repeat=3):
         live_through(shapes, blocks, seats=3, budget=4, bypass=2, gaps=(0, 1, 2), prefix_cache=True, same=True)
+
+
+TIERS = {
+    "host": {"host_slots": 9},
+    "a small host": {"host_slots": 4, "most_copies": 1},
+    "disk": {"host_slots": 1, "disk_slots": 9, "disk_delay": 2, "staging": True},
+    "both": {"host_slots": 2, "disk_slots": 2, "disk_delay": 1},
+}
+
+
+@pytest.mark.parametrize("tiers", TIERS)
+def test_with_tiers_every_pair_of_equal_prompts_and_one_between_them_gets_its_own_tokens(tiers):
+    """The last request comes when what the first computed may lie in the pool, in a tier, on its way, or nowhere."""
+    reloads = 0
+    for (prompt, emits), blocks in itertools.product(SHAPES[1::2], range(2, 5)):
+        for other, gap in itertools.product(((5, 3), (4, 1)), (4, 6, 9)):
+            world = live_through(((prompt, emits), other, (prompt, emits)), blocks, seats=2, budget=4, bypass=1,
+                                 gaps=(0, 2, gap), prefix_cache=True, same="outer",
+                                 tiers=TIERS[tiers])  # fmt: skip
+            reloads += sum(bool(record.reloaded) for record in world.story.ended.values())
+    assert reloads

@@ -21,6 +21,9 @@ CONTRACT = {
     "headway_waiting_requests": "gauge",
     "headway_seats": "gauge",
     "headway_recompute_share": "gauge",
+    "headway_recovery_loops": "counter",
+    "headway_deadlines": "counter",  # beyond the contract
+    "headway_admission_cut": "gauge",
     "headway_prefix_evictions": "counter",
     "headway_preemptions": "counter",
     "headway_offloaded_blocks": "counter",
@@ -90,6 +93,7 @@ def test_every_label_value_of_a_closed_list_is_there_from_the_start_at_zero():
         ("requests_finished_total", "reason"): ("stop", "length", "cancelled", "time", "failed"),
         ("requests_refused_total", "reason"): ("pool", "context", "seats", "queue", "loading", "invalid"),
         ("queued_seconds_count", "on"): ONS,
+        ("deadlines_total", "result"): ("met", "missed"),
     }
     for (name, label), values in closed.items():
         for value in values:

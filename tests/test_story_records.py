@@ -15,9 +15,15 @@ from headway.core.events import (
     Delivered,
     Failed,
     Levels,
+    Offloaded,
     Prompted,
+    Rates,
     Received,
+    Recovery,
     Refused,
+    ReloadDropped,
+    Reloaded,
+    ReloadStarted,
     TurnedAway,
 )
 from headway.core.plan import Grammar
@@ -27,6 +33,7 @@ from headway.replica import messages
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view, request_views
 from headway.story.tell.views import StandingWait
+from test_tiers import evicted
 from world import SAMPLED, Allowing, World, as_json
 
 
@@ -61,7 +68,7 @@ def test_a_page_of_requests_goes_through_the_live_ones_a_fixed_number_of_times_a
     assert {wait.ahead for wait in waits} >= set(range(40))
     world.story.live = live = Counted(world.story.live)
     assert request_views(world.story, records[:shown], now) == one_by_one[:shown]
-    assert live.passes == 2, "once for the blocks' references, once for the queue"
+    assert live.passes == 3, "once for the blocks' references, once for the queue, once for deadlines"
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------
@@ -214,7 +221,7 @@ def test_blocks_that_the_sequences_of_one_request_share_would_all_be_freed():
 FIELDS = {"id", "pattern", "stage", "verdict", "sequences", "preemptions", "preempted_for", "prefix", "intervals",
           "elapsed_ms"}  # fmt: skip
 WAIT = {"kind", "on", "rule", "unit", "need", "have", "short", "free", "reusable", "holders", "others", "ahead",
-        "since_step", "since_ms", "kept", "by"}  # fmt: skip
+        "since_step", "since_ms", "kept", "by", "price_ms"}  # fmt: skip
 POSITIONS = {"known", "computed", "reused", "regained", "prefilled", "decoded", "recomputed", "lost"}
 
 
@@ -387,6 +394,8 @@ def every_event() -> World:
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)
     world.add("gone", 5)
     world.add("json", 5, grammar=Grammar("json"), max_tokens=2)
+    for _ in range(3):
+        world.engine.retried("json", "grammar", 0)
     world.engine.supply("json", "grammar", [Allowing(world.vocab)])
     world.step()
     world.engine.cancel("gone")
@@ -394,6 +403,8 @@ def every_event() -> World:
     world.add("fails", 5)
     world.executor.fail_next = RuntimeError("the machine broke")
     world.step()
+    rates = Rates(10, 20_000, 40_000, 60)
+    world._emit(Recovery(at=9, step=1, model="fake", phase="began", cut=False, now=rates, best=rates))
     world._emit(Refused(at=9, id="nothing", reason="invalid"))
     world._emit(Delivered(at=world.clock.now_ns(), id="old"))
     return world
@@ -401,7 +412,8 @@ def every_event() -> World:
 
 def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
     world = every_event()
-    assert {type(event) for event in world.events} == set(get_args(AnyEvent))
+    of_tiers = {ReloadStarted, Reloaded, ReloadDropped, Offloaded}
+    assert {type(event) for event in world.events} == set(get_args(AnyEvent)) - of_tiers
     emissions = (Emission("old", 0, (1, 2), None), Emission("old", 1, (3,), "stop"))
     sent = messages.Told(tuple(world.events), emissions)
     heard = messages.decode_to_front(messages.encode(sent))
@@ -415,9 +427,26 @@ def test_every_kind_of_event_survives_the_socket_and_tells_the_same_story():
         assert request_view(story, story.record(id), now) == request_view(world.story, record, now)
 
 
+def test_every_kind_of_event_about_tiers_survives_the_socket_and_tells_the_same_story():
+    world = World(blocks=12, block_tokens=8, seats=4, step_tokens=64, host_slots=2, disk_slots=40, disk_delay=50,
+                  staging=True)  # fmt: skip
+    prompt = evicted(world, 40)
+    world.add("runs", 30, max_tokens=40)
+    world.step()
+    world.add("again", prompt, max_tokens=2)
+    world.run()
+    heard = messages.decode_to_front(messages.encode(messages.Told(tuple(world.events), ())))
+    assert {type(event) for event in heard.events} >= {ReloadStarted, Reloaded, ReloadDropped, Offloaded}
+    story, now = Story(), world.clock.now_ns()
+    for event in heard.events:
+        story.fold(event)
+    record = world.story.record("again")
+    assert request_view(story, story.record("again"), now) == request_view(world.story, record, now)
+
+
 def test_every_message_survives_the_socket():
     new = TextRequest(id="a", prompt=(1, 2), n=2, max_tokens=None, sampling=SAMPLED, stop_ids=(5,), cache_salt="s")
-    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Stop()):
+    for message in (messages.Submit(new), messages.Cancel("a", "client"), messages.Look("a"), messages.Stop()):
         assert messages.decode_to_replica(messages.encode(message)) == message
     for message in (
         messages.Loading("weights", 1, 2), READY, messages.LoadFailed("ModelNotFound", "no such file"),

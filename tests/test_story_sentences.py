@@ -286,7 +286,8 @@ def test_waiting_for_the_budget():
 def test_the_rules_that_nothing_produces_yet_have_a_sentence_too():
     """Whatever else is added to the closed list, its numbers are told."""
     told = {"need": 3, "have": 1, "short": 2, "unit": "blocks", "ahead": 1, "since_step": 4, "since_ms": 2.0}
-    for rule in RULES.keys() - {"blocks", "reservation", "latent", "seats", "budget", "order", "model", "grammar"}:
+    known = {"blocks", "reservation", "latent", "seats", "budget", "order", "model", "grammar", "deadline"}
+    for rule in RULES.keys() - known:
         on = {"space": "space", "turn": "a turn", "input": "input"}[RULES[rule]]
         assert waiting(StandingWait(on=RULES[rule], rule=rule, **told)) == (
             f"Waiting for {on} since step 4 (2.0 ms): {rule}: needs 3 blocks, has 1, 2 short. 1 request is ahead."

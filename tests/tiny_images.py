@@ -54,6 +54,40 @@ def write_folder(folder: Path, denoiser: str = "transformer", noise: str = "flow
     return folder
 
 
+#: CLIP's byte-pair files, as older folders have them: single letters, and a few merges.
+MERGES = ["f o", "fo x</w>", "r e", "re d</w>", "c a", "ca t</w>"]
+BEGIN, END = "<|startoftext|>", "<|endoftext|>"
+
+
+def write_stable_diffusion(folder: Path, pad: str = END, act: str = "quick_gelu") -> Path:
+    """A folder as Stable Diffusion's releases are: U-Net, CLIP's text encoder, `vocab.json` and `merges.txt`."""
+    write_folder(folder, "unet", "ddim")
+    index = json.loads((folder / "model_index.json").read_text())
+    index |= {"_class_name": "StableDiffusionPipeline", "text_encoder": ["transformers", "CLIPTextModel"]}
+    index |= {"tokenizer": ["transformers", "CLIPTokenizer"], "safety_checker": [None, None]}
+    index |= {"feature_extractor": [None, None], "requires_safety_checker": False}
+    del index["_defaults"]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    for role in ("text_encoder", "tokenizer"):
+        for file in (folder / role).iterdir():
+            file.unlink()
+    letters = [chr(code) for code in range(33, 127)]
+    vocab = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in MERGES)]
+    ids = {word: place for place, word in enumerate([*vocab, BEGIN, END])}
+    words = folder / "tokenizer"
+    (words / "vocab.json").write_text(json.dumps(ids))
+    (words / "merges.txt").write_text("\n".join(["#version: 0.2", *MERGES]) + "\n")
+    about = {"model_max_length": LONGEST, "pad_token": pad, "bos_token": BEGIN, "eos_token": END, "unk_token": END}
+    (words / "tokenizer_config.json").write_text(json.dumps(about | {"tokenizer_class": "CLIPTokenizer"}))
+    config = transformers.CLIPTextConfig(
+        vocab_size=len(ids), hidden_size=FEATURES, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2,
+        max_position_embeddings=LONGEST, hidden_act=act, bos_token_id=ids[BEGIN], eos_token_id=ids[END],
+        pad_token_id=ids[pad],
+    )  # fmt: skip
+    _random(transformers.CLIPTextModel(config), 0.3).save_pretrained(folder / "text_encoder")
+    return folder
+
+
 def tokens_of(text: str) -> tuple[int, ...]:
     return (1, *map(WORDS.index, text.split()), 2)
 

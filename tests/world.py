@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from fake_tiers import fake_tiers
 from headway.compute.fake import FakeExecutor, expected_tokens, linear_cost
 from headway.core.clock import ModelledClock
 from headway.core.events import AnyEvent, Stepped
@@ -82,6 +83,11 @@ class World:
         vocab: int = 997,
         model_context: int = 1 << 20,
         eos_ids: tuple[int, ...] = (),
+        host_slots: int = 0,
+        disk_slots: int = 0,
+        disk_delay: int = 0,
+        most_copies: int = 64,
+        staging: bool = False,
         **options: object,
     ) -> None:
         if drafter is not None:
@@ -92,10 +98,15 @@ class World:
         self.story = Story()
         self.executor = FakeExecutor(
             blocks=blocks, block_tokens=block_tokens, vocab=vocab, max_context=model_context, eos_ids=eos_ids,
-            clock=self.clock,
+            clock=self.clock, host_slots=host_slots,
             cost_ns=linear_cost(step_ns=1_000_000, position_ns=10_000),
         )  # fmt: skip
-        self.pool = BlockPool(blocks, block_tokens)
+        self.tiers = self.disk = None
+        if host_slots:
+            self.tiers, self.disk = fake_tiers(
+                self.executor, disk_slots, delay=disk_delay, most_copies=most_copies, staging=staging
+            )
+        self.pool = BlockPool(blocks, block_tokens, self.tiers)
         options.setdefault("admit", "optimistic")  # so that requests get in each other's way
         self.model = text_model(
             self.executor, StateMemory(self.pool, prefix_cache=prefix_cache),

@@ -35,6 +35,11 @@ expect() {
   said=$(found)
   echo "  $said"
   [[ $said == $2* ]] || fail "$1: expected $2"
+  (cd "$folder" && "$python" - <<'EOF'
+from headway.artifacts.shipped import Shipped, locate
+print(f"  {locate(Shipped('emoji-64')).path}")
+EOF
+  ) || fail "$1: the model that comes with Headway is not there"
   "$python" -m pip uninstall -q -y headway
 }
 

@@ -17,7 +17,7 @@ import sys
 import time
 
 #: (decoding sequences, waiting requests, steps)
-CASES = ((32, 0, 300), (32, 10_000, 300), (1_000, 0, 40), (1_000, 10_000, 40))
+CASES = ((32, 0, 300), (32, 10_000, 300), (256, 0, 100), (1_000, 0, 40), (1_000, 10_000, 40))
 
 
 def measure() -> list[float]:

@@ -1,6 +1,6 @@
 """The pool shrinks under a constant load: goodput, preemptions and the recompute tax under each `--admit`.
 
-    python -m benchmarks.space.admissions [--plot FILE.png]
+    python -m benchmarks.space.admissions [--out FILE.json] [--plot FILE.png]
 
 Run it at the root of the repository. Time is modelled (`load.Costs`), so the numbers are the same everywhere. The
 plot needs matplotlib.
@@ -9,9 +9,12 @@ plot needs matplotlib.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from benchmarks.space.kept import described
 from benchmarks.space.load import Asked, Costs, Outcome, Setting, conversations, serve
 
 from headway.engine.served import EngineOptions
@@ -84,6 +87,7 @@ def plot(measured: dict[str, list[Row]], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--plot", metavar="FILE")
     args = parser.parse_args()
     measured = {}
@@ -93,8 +97,23 @@ def main() -> None:
         print(f"\n{machine}: a step {costs.step_us / 1e3:g} ms, a position {costs.position_us:g} us, "
               f"{per_second:g} requests/s\n\n{table(rows)}\n\n{DEFAULT} is at least {worst:.0%} of the best",
               flush=True)  # fmt: skip
+    if args.out:
+        kept = {machine: [_kept(row) for row in rows] for machine, rows in measured.items()}
+        document = {**described(), "requests": args.requests, "machines": kept}
+        Path(args.out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if args.plot:
         plot(measured, args.plot)
+
+
+def _kept(row: Row) -> dict[str, object]:
+    """A row as it is kept."""
+    return {"blocks": row.blocks} | {
+        admit: {
+            "goodput": round(each.goodput, 1), "of_best": round(each.goodput / row.best, 3),
+            "preemptions": each.preemptions, "recompute_share": round(each.recompute_share, 4),
+        }
+        for admit, each in row.outcomes.items()
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -93,12 +93,15 @@ _DETAILS: dict[str, Json] = {
 }  # fmt: skip
 #: Of `/v1/images/generations`, where they say something else.
 _OF_IMAGES: dict[str, Json] = {
-    "deadline_ms": {"description": "from arrival to the complete answer; whether it was met is told"},
+    "deadline_ms": {
+        "description": "from arrival to the complete answer: promised, or refused (422); whether it was met is told"
+    },
     "n": {"minimum": IMAGES_AT_ONCE.low, "maximum": IMAGES_AT_ONCE.high},
     "negative_prompt": {"maxLength": MOST_PROMPT_CHARACTERS},
     "output_format": {"enum": ["png"]},
     "prompt": {"minLength": 1, "maxLength": MOST_PROMPT_CHARACTERS, "pattern": r"\S"},
     "response_format": {"enum": ["b64_json"]},
+    "serve_late": {"description": "with deadline_ms: serve it even where that cannot be met"},
     "size": {"pattern": f"^({SIZE.pattern}|auto)$", "description": "in pixels; auto is the model's own"},
 }
 #: Of `/tokenize` too.

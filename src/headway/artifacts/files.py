@@ -85,6 +85,7 @@ class Pipeline:
     max_tokens      longest prompt, special tokens included
     unconditional   the prompt of the other side of guidance, where none is given
     steps, guidance what an image gets that does not say
+    fill            the token with which a prompt is filled up to the longest, where the denoiser attends to that too
     """
 
     denoiser: Part
@@ -95,6 +96,7 @@ class Pipeline:
     unconditional: str = ""
     steps: int = 20
     guidance: float = 1.0
+    fill: int | None = None
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
 
 
-def load(name: str, location: Location, words: Path | None = None) -> ModelFiles:
-    """Read everything but the weights; the tokenizer's files may lie in a folder of their own, `words`. Raises
+def load(name: str, location: Location, words: Path | None = None, tokenizer: Path | None = None) -> ModelFiles:
+    """Read everything but the weights; the tokenizer's files may lie in a folder of their own, `words`, and its
+    `tokenizer.json` elsewhere. Raises
     UnsupportedModel for pickled or quantised weights, ModelNotFound for a missing file, ArtifactError for a damaged
     one."""
     folder = location.path
@@ -33,7 +34,8 @@ def load(name: str, location: Location, words: Path | None = None) -> ModelFiles
     config = required(folder / "config.json") if location.config is None else location.config
     if "quantization_config" in config:
         raise UnsupportedModel(name, "quantised weights (quantization_config in config.json)")
-    if not (words / "tokenizer.json").is_file():
+    rules = tokenizer or words / "tokenizer.json"
+    if not rules.is_file():
         raise ModelNotFound(
             f"tokenizer.json not found in {words}; other files (tokenizer.model, vocab.json) are not read, "
             "convert them with the transformers library"
@@ -41,10 +43,10 @@ def load(name: str, location: Location, words: Path | None = None) -> ModelFiles
     tokenizer_config = optional(words / "tokenizer_config.json")
     around = location.modules or modules.read(name, folder, config, tokenizer_config)
     shards, tensors = _weights(name, folder, around)
-    tokenizer = Tokenizer.from_file(str(words / "tokenizer.json"))
+    known = Tokenizer.from_file(str(rules))
     special = _special(tokenizer_config, optional(words / "special_tokens_map.json"))
-    bos_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
-    eos_ids = _eos_ids(config, optional(folder / "generation_config.json"), tokenizer, special)
+    bos_id = known.token_to_id(special["bos_token"]) if "bos_token" in special else None
+    eos_ids = _eos_ids(config, optional(folder / "generation_config.json"), known, special)
     for id in eos_ids if around is None else ():
         check_id(name, "eos_token_id", id, config.get("vocab_size"))
     return ModelFiles(
@@ -53,10 +55,10 @@ def load(name: str, location: Location, words: Path | None = None) -> ModelFiles
         config=config,
         tensors=tensors,
         weights_bytes=sum(shard.stat().st_size for shard in shards),
-        tokenizer=words / "tokenizer.json",
+        tokenizer=rules,
         chat_template=_chat_template(folder, tokenizer_config),
         bos_id=bos_id,
-        add_bos=bos_id is not None and _adds_bos(tokenizer, tokenizer_config, bos_id),
+        add_bos=bos_id is not None and _adds_bos(known, tokenizer_config, bos_id),
         eos_ids=eos_ids,
         special=special,
         source=location.source or str(folder),

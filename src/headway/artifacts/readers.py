@@ -23,7 +23,7 @@ def load(name: str, location: Location, cache: Cache, fetch: Callable[[str], Mod
             raise ModelNotFound(f"{location.path} is not a model: {_what_else(location.path)}")
         return gguf.load(name, location, cache)
     if (location.path / pipeline.INDEX).is_file():
-        return pipeline.load(name, location, fetch)
+        return pipeline.load(name, location, cache, fetch)
     config = location.config is not None or (location.path / "config.json").is_file()
     if config and any(location.path.glob("*.safetensors*")):
         return folder.load(name, location)

@@ -20,7 +20,7 @@ COMMANDS: dict[str, str] = {
     "why": "explain why a request is where it is, and where its time went",
     "timeline": "write a trace of steps and requests for Perfetto",
     "doctor": "find what costs time on a server, and what to do about it",
-    "lesson": "predict, see the engine run, read why: seven lessons",
+    "lesson": "predict, see the engine run, read why: nine lessons",
     "models": "list the models with short names, or fetch one",
     "bench": "measure throughput and latency",
     "completion": "print a shell completion script",

@@ -252,7 +252,7 @@ def _show(result: dict[str, Any]) -> None:
     about = result["machine"]
     console.print(
         f"{result['model']} at {result['url']} ({result['endpoint']}), from {about['cpu']}, {about['cores']} cores, "
-        f"load {about['load_1min']}, {about['date']}; times in ms, p50 / p99",
+        f"load {about['load_1min']}, {about['date']}; times in ms, p50 / p99 (ITL: the gap between tokens)",
         soft_wrap=True,
     )
     table = Table(box=None)
@@ -298,14 +298,13 @@ def _longest_gap(row: dict[str, Any]) -> str:
 
 _COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "load": lambda row: str(row["load"]),
-    "finished": lambda row: f"{row['finished']} of {row['requests']}",
-    "requests/s": lambda row: f"{row['requests_per_s']:.2f}",
-    "output tok/s": lambda row: f"{row['output_tok_s']:.1f}",
+    "done": lambda row: f"{row['finished']}/{row['requests']}",
+    "req/s": lambda row: f"{row['requests_per_s']:.2f}",
+    "tok/s": lambda row: f"{row['output_tok_s']:.1f}",
     "TTFT": _pair("ttft_ms"),
     "TPOT": _pair("tpot_ms"),
-    "gap (ITL)": _pair("itl_ms"),
-    "longest gap": _longest_gap,
-    "whole answer": _pair("e2el_ms"),
+    "ITL": _pair("itl_ms"),
+    "longest": _longest_gap,
 }
 _GOODPUT: dict[str, Callable[[dict[str, Any]], str]] = {
     "goodput": lambda row: f"{row['goodput']['requests_per_s']:.2f}/s ({100 * row['goodput']['share']:.0f}%)",

@@ -87,7 +87,7 @@ def machine(url: str) -> Machine | None:
         return None
     steal = getattr(psutil.cpu_times_percent(_WATCH_S), "steal", None)
     load = os.getloadavg()[0] / (psutil.cpu_count() or 1) if hasattr(os, "getloadavg") else 0.0
-    return Machine(None if steal is None else steal / 100, load)
+    return Machine(None if steal is None else steal / 100, load, psutil.virtual_memory().available)
 
 
 def _last(text: str | None) -> float | None:

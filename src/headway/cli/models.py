@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from headway.core.config import Environment
@@ -45,8 +46,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def aliases(environment: Environment) -> list[dict[str, Any]]:
-    """One row per alias: what it is, what a download costs (bytes, None if not known), and whether it is here."""
-    from headway.artifacts.aliases import ALIASES
+    """One row per alias: what it is, what a download costs (bytes, None if not known), and whether all of it is
+    here."""
+    from headway.artifacts.aliases import ALIASES, wheels
     from headway.artifacts.cache import Cache
     from headway.artifacts.wheel import cached
 
@@ -57,11 +59,16 @@ def aliases(environment: Environment) -> list[dict[str, Any]]:
             "pattern": alias.pattern,
             "what": alias.what,
             "licence": alias.licence,
-            "download_bytes": alias.wheel.size_bytes,
-            "cached": cached(alias.wheel, cache) is not None,
+            "download_bytes": _sum(wheel.size_bytes for wheel in wheels(alias)),
+            "cached": all(cached(wheel, cache) is not None for wheel in wheels(alias)),
         }
         for alias in ALIASES.values()
     ]
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)
 
 
 def clean(environment: Environment) -> dict[str, Any]:
@@ -102,7 +109,8 @@ def describe(name: str, environment: Environment, offline: bool) -> dict[str, An
         "vocab_size": files.config.get("vocab_size"),
         "max_context": files.max_context,
         "graph": list(files.graph),
-        "usable": files.output,
+        "usable": "image" if files.output == "pixels" else files.output,
+        "text_encoder": None if files.pipeline is None else files.pipeline.text.name,
         "weights_bytes": files.weights_bytes,
         "tensors": len(files.tensors.names()),
         "chat_template": files.chat_template is not None,
@@ -127,7 +135,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     table = Table("fact", Column("value", overflow="fold"), box=None, show_header=False, pad_edge=False)
     facts = facts | {"graph": f"{' → '.join(facts['graph'])}; usable: {facts['usable']}"}
     for key, value in facts.items():
-        if key == "usable":
+        if key == "usable" or value is None:
             continue
         shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
         table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)

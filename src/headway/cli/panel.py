@@ -11,7 +11,10 @@ from rich.text import Text
 
 from headway.artifacts.files import ModelFiles
 from headway.core.config import Origins, ServeOptions
+from headway.core.tiers import TierLevel, TierName
 from headway.replica.messages import Ready, ReadyModel
+
+_PLACES: dict[TierName, str] = {"host": "in host memory", "disk": "on disk"}
 
 
 def start_panel(
@@ -26,7 +29,8 @@ def start_panel(
         for label, value in _model_rows(model, files[model.name]).items():
             table.add_row(label, Text(value))
     table.add_row("compute", Text(f"{ready.threads} threads; {_kernels(ready, 'products')}"))
-    table.add_row("attention", Text(_kernels(ready, "attention")))
+    if attention := _kernels(ready, "attention"):
+        table.add_row("attention", Text(attention))
     table.add_row("loaded in", Text(f"{ready.load_ms / 1000:.1f} s"))
     for field, origin in origins.items():
         value = getattr(options, field)
@@ -54,13 +58,24 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
             f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, "
             f"state (KV cache) in {facts.state_format}"
         )
+        if model.tiers:
+            rows["tiers"] = "; ".join(map(_tier, model.tiers))
         rows["seats"] = f"{model.seats} sequences"
     if (images := facts.images) is not None:
         rows["pool"] = f"{size(model.reserved_bytes)} of latents and features in {facts.state_format}"
         rows["seats"] = f"{model.seats} images"
         rows["images"] = f"{images.sizes}; {images.noise}"
         return rows | {"prompts": f"up to {model.max_context} tokens"}
-    return rows | {"step budget": f"{model.step_tokens} positions", "context": f"{model.max_context:,} positions"}
+    gap = f", fewer where that keeps tokens within {model.gap_ms:g} ms" if model.gap_ms is not None else ""
+    return rows | {
+        "step budget": f"{model.step_tokens} positions{gap}",
+        "context": f"{model.max_context:,} positions",
+    }
+
+
+def _tier(tier: TierLevel) -> str:
+    held = f", {tier.blocks:,} held from before" if tier.blocks else ""
+    return f"{tier.total:,} blocks {_PLACES[tier.name]}, {size(tier.total * tier.bytes)}{held}"
 
 
 def curl(model: ReadyModel, url: str, *, keyed: bool) -> str:

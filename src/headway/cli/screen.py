@@ -9,6 +9,7 @@ from rich.text import Text
 
 from headway.story.tell.boardview import (
     BoardView,
+    LoopShown,
     ModelShown,
     PoolShown,
     Rates,
@@ -66,13 +67,18 @@ def screen(view: BoardView, width: int, height: int, where: str, note: str) -> l
     models = [line for model in view.models for line in _apart(model, view.models, width)[:spoken]]
     if len(view.models) < 2:
         models = [_space(view, width), _label("seats") + _seats(view.seats, view.stages, _bar_width(width))]
-    room = Room.of(height, len(models))
+    models += _tiers(view.models)
+    alarms = [*(_loop(loop) for loop in view.loops), *(_label("stuck") + words for words in view.stuck)]
+    for line in alarms:
+        line.stylize("yellow", 7)
+    room = Room.of(height, len(models) + len(alarms))
     gap = [Text()] if room.spaced else []
     patterns = {model.pattern for model in view.models} or {"text"}
     lines = [
         _title(view, where),
         *models,
         _rates(view.rates, patterns),
+        *alarms,
         *gap,
         _steps_head(view.steps, _kinds(patterns), width),
         *(_step(step, view, width) for step in view.steps[-room.steps :] if room.steps),
@@ -153,6 +159,16 @@ def _pool(model: ModelShown, bars: int) -> Text:
     return bar(parts, bars) + f"  {words} of {shown['total']}"
 
 
+def _tiers(models: Sequence[ModelShown]) -> list[Text]:
+    """A line of what lies outside the pools, where there are tiers."""
+    told = [
+        f"{f'{model.model} ' if len(models) > 1 else ''}{tier.name} {tier.blocks:,} of {tier.total:,} blocks"
+        for model in models
+        for tier in model.tiers
+    ]
+    return [_label("tiers") + " · ".join(told)] if told else []
+
+
 def _through(model: ModelShown) -> Text:
     waiting = sum(model.stages.waiting.values())
     return Text(
@@ -187,8 +203,13 @@ def _rates(rates: Rates, patterns: set[str]) -> Text:
         words += [f"prefill {rates.prefilled_per_s:,.0f}/s", f"decode {rates.decoded_per_s:,.0f}/s"]
         words += [f"recompute {rates.recomputed_per_s:,.0f}/s", f"emitted {rates.emitted_tokens_per_s:,.0f}/s"]
     if patterns != {"text"}:
-        words.append(f"evaluated {rates.evaluated_per_s:,.0f}/s")
+        words.append(f"{'updates' if patterns == {'image'} else 'evaluated'} {rates.evaluated_per_s:,.0f}/s")
     return _label("rates") + "  ".join(words)
+
+
+def _loop(loop: LoopShown) -> Text:
+    """A recovery loop as it happens."""
+    return _label("loop") + f"{loop.model}: {loop.words}"
 
 
 def _kinds(patterns: set[str]) -> tuple[str, ...]:
@@ -272,6 +293,8 @@ def _counters(counts: dict[str, int]) -> Text:
         f"drafts {counts['drafts_accepted']:,}/{drafts:,}",
         f"{counts['slow_readers']:,} slow readers",
     ]
+    if counts["offloaded_blocks"]:
+        words.append(f"{counts['offloaded_blocks']:,} offloaded, {counts['reloaded_blocks']:,} reloaded")
     return _label("so far") + " · ".join(words)
 
 

@@ -70,6 +70,7 @@ def start(args: argparse.Namespace) -> int:
         log=log,
         log_prompts=options.log_prompts,
         on_change=on_change,
+        on_alarm=lambda sentence: console.print(sentence, style="yellow", soft_wrap=True, markup=False),
     )
     guard = Guard(
         key=options.api_key,

@@ -88,6 +88,15 @@ class Executor(Protocol):
     def run(self, plan: StepPlan) -> StepResult: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A small picture of a latent: three bytes for each pixel, row by row."""
+
+    width: int
+    height: int
+    pixels: bytes
+
+
 class LatentExecutor(Executor, Protocol):
     """An executor that keeps a latent and features for each slot, from its `Encode` until it is told to forget it."""
 
@@ -102,4 +111,9 @@ class LatentExecutor(Executor, Protocol):
 
     def forget(self, slot: int) -> None:
         """Nothing in this slot is needed any more. Does nothing for a slot that holds nothing."""
+        ...
+
+    def sketch(self, slot: int) -> Sketch | None:
+        """What a slot's latent looks like by now, at a cost that no step notices; None for a slot that holds nothing.
+        Changes nothing."""
         ...

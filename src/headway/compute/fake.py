@@ -8,10 +8,11 @@ no longer equals `expected_tokens`, which needs no pool at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import reduce
 from hashlib import blake2b
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from headway.compute.executor import ModelFacts
 from headway.core.clock import ModelledClock
@@ -73,7 +74,8 @@ def linear_cost(*, step_ns: int, position_ns: int) -> Callable[[StepPlan], int]:
 
 
 class FakeExecutor:
-    """Implements `Executor` over a pool of `blocks` blocks. `run` moves `clock` by `cost_ns(plan)`."""
+    """Implements `Executor` over a pool of `blocks` blocks, and `host_slots` slots of host memory. `run` moves
+    `clock` by `cost_ns(plan)`."""
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class FakeExecutor:
         eos_ids: tuple[int, ...] = (),
         clock: ModelledClock | None = None,
         cost_ns: Callable[[StepPlan], int] = no_cost,
+        host_slots: int = 0,
     ) -> None:
         self.vocab = vocab
         self.runs = 0
@@ -95,6 +98,8 @@ class FakeExecutor:
         self._cost_ns = cost_ns
         self._block_tokens = block_tokens
         self._slots = [_EMPTY] * (blocks * block_tokens)
+        #: What lies in each host slot: the content of one block.
+        self.host: list[list[int]] = [[] for _ in range(host_slots)]
         self._facts = ModelFacts(
             name="fake",
             revision="0" * 12,
@@ -120,7 +125,9 @@ class FakeExecutor:
             raise failure
         spans = plan.spans
         self._refuse_shared_writes(spans)
+        self._offload(plan.offloads)
         self._copy(plan.fills)
+        self._reload(plan.reloads)
         results = tuple(self._evaluate(span) for span in spans)
         spoiled = tuple(place for place, span in enumerate(spans) if self.spoils(span))
         for span in (spans[place] for place in spoiled):
@@ -136,6 +143,19 @@ class FakeExecutor:
         copied = [(target, self._slots[source * size : (source + 1) * size]) for source, target in pairs]
         for target, content in copied:
             self._slots[target * size : (target + 1) * size] = content
+
+    def _offload(self, pairs: Iterable[tuple[int, int]]) -> None:
+        size = self._block_tokens
+        for block, slot in pairs:
+            content = self._slots[block * size : (block + 1) * size]
+            if _EMPTY in content:
+                raise InvariantError(f"block {block} is offloaded but not all of it has state")
+            self.host[slot] = content
+
+    def _reload(self, pairs: Iterable[tuple[int, int]]) -> None:
+        size = self._block_tokens
+        for slot, block in pairs:
+            self._slots[block * size : (block + 1) * size] = self.host[slot]
 
     def _evaluate(self, span: Span) -> SpanResult:
         """The span's tokens, their logprobs and the known tokens' scores, where they are asked for."""

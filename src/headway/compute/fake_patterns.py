@@ -7,13 +7,14 @@ of all that made it: an update that is left out, done twice, or done to another'
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 from math import hypot
 from typing import Literal
 
-from headway.compute.executor import ImageFacts, ModelFacts
+from headway.compute.executor import ImageFacts, ModelFacts, Sketch
 from headway.compute.fake import no_cost
 from headway.core.clock import ModelledClock
 from headway.core.errors import InvariantError
@@ -44,10 +45,16 @@ def expected_vector(input: Evaluate, values: int = 4) -> bytes:
 def expected_picture(asked: Encode, preview_after: int | None = None) -> bytes:
     """The pixels that the fake diffusion model must give, whatever else is in its steps: of an image, or of its
     preview after so many updates."""
-    latent = _begun(asked)
-    for index in range(asked.updates if preview_after is None else preview_after):
-        latent = _updated(latent, index, asked.updates)
+    latent = expected_latent(asked, asked.updates if preview_after is None else preview_after)
     return _pixels(latent, asked, preview=preview_after is not None)
+
+
+def expected_latent(asked: Encode, after: int) -> bytes:
+    """What its slot must hold after so many updates."""
+    latent = _begun(asked)
+    for index in range(after):
+        latent = _updated(latent, index, asked.updates)
+    return latent
 
 
 class FakeEncoder:
@@ -94,8 +101,9 @@ class FakeEncoder:
 
 class FakeDiffusion:
     """Implements `LatentExecutor`: latents by slot, until `forget`. `run` moves `clock` by `cost_ns(plan)`, and tells
-    what the updates of a step spent, where it has nothing else and all are of one size. `images` are the sizes that
-    it makes, and `latent_bytes` what it says that each takes."""
+    what the updates of a step spent, where it has nothing else and all are of one size; or, with `part_ns`, by what
+    that says of each part (its kind, its size and its rows), and tells all of it. `images` are the sizes that it
+    makes, and `latent_bytes` what it says that each takes."""
 
     def __init__(
         self,
@@ -106,13 +114,14 @@ class FakeDiffusion:
         latent_bytes: int = 0,
         clock: ModelledClock | None = None,
         cost_ns: Callable[[StepPlan], int] = no_cost,
+        part_ns: Callable[[str, tuple[int, ...], int], int] | None = None,
     ) -> None:
         facts = _facts(name, "image", 77)
         self.facts = replace(
             facts, vocab=vocab, output="pixels", graph=("encode ×1", "update ×N", "decode_pixels ×1"), images=images
         )
         self._latents: dict[int, tuple[Encode, int, bytes]] = {}  # by slot: what was asked, updates done, the latent
-        self._clock, self._cost_ns = clock, cost_ns
+        self._clock, self._cost_ns, self._part_ns = clock, cost_ns, part_ns
         self.most_state_bytes = latent_bytes
 
     def state_bytes(self, asked: Encode) -> int:
@@ -127,11 +136,20 @@ class FakeDiffusion:
         """Nothing in this slot is needed any more."""
         self._latents.pop(slot, None)
 
+    def sketch(self, slot: int) -> Sketch | None:
+        """One pixel, of the latent's first bytes."""
+        latent = self.latent(slot)
+        return Sketch(1, 1, latent[:3]) if latent else None
+
     def run(self, plan: StepPlan) -> StepResult:
         """Evaluate `plan`. Raises InvariantError for an update out of its turn, or of a latent that is not there."""
         results = tuple(self._evaluate(item) for item in plan.items)
         if self._clock is None:
             return StepResult(results)
+        if self._part_ns is not None:
+            parts = [Spent(*part, self._part_ns(*part)) for part in self._parts(plan)]
+            self._clock.advance(sum(part.ns for part in parts))
+            return StepResult(results, spent=tuple(parts))
         cost_ns = self._cost_ns(plan)
         self._clock.advance(cost_ns)
         updated = [self._latents[item.slot][0] for item in plan.items if isinstance(item, Update)]
@@ -140,6 +158,21 @@ class FakeDiffusion:
             return StepResult(results)
         rows = sum(1 + asked.guided for asked in updated)
         return StepResult(results, spent=(Spent("update", sizes.pop(), rows, cost_ns),))
+
+    def _parts(self, plan: StepPlan) -> list[tuple[str, tuple[int, ...], int]]:
+        """What is evaluated together: kind, size and rows of each part."""
+        rows = Counter[tuple[str, tuple[int, ...]]]()
+        for item in plan.items:
+            match item:
+                case Encode():
+                    rows["encode", ()] += 1 + item.guided
+                case Update(slot=slot):
+                    asked = self._latents[slot][0]
+                    rows["update", (asked.width, asked.height)] += 1 + asked.guided
+                case DecodePixels(slot=slot):
+                    asked = self._latents[slot][0]
+                    rows["decode_pixels", (asked.width, asked.height)] += 1
+        return [(kind, size, count) for (kind, size), count in rows.items()]
 
     def _evaluate(self, item: Item) -> ItemResult:
         match item:

@@ -19,8 +19,8 @@ from headway.core.options import option, whole
 
 #: Options of the server that a model may have for itself.
 OWN = (
-    "served_name", "memory", "block_tokens", "seats", "step_tokens", "max_context", "policy", "admit", "weights",
-    "state", "max_bypass", "draft", "prefix_cache",
+    "served_name", "memory", "block_tokens", "seats", "step_tokens", "gap_ms", "max_context", "policy", "admit",
+    "recovery", "weights", "state", "max_bypass", "draft", "prefix_cache",
 )  # fmt: skip
 #: `pypi:NAME==VERSION` is no setting: its `=` is doubled.
 _SETTING = re.compile(r":(?=[A-Za-z][A-Za-z0-9_-]*=(?!=))")
@@ -87,6 +87,8 @@ def _choice(text: str, served: ServeOptions) -> ModelChoice:
             known = sorted(options.flag(name).removeprefix("--") for name in (*OWN, *options.specs(Shares)))
             close = options.close_match(key, known)
             raise ConfigError("--model", f"{key} in {text!r} cannot be set per model{close}; {', '.join(known)} can")
+    if own.get("step_tokens") is not None:  # the server's gap is for its other models
+        own.setdefault("gap_ms", options.defaults(ServeOptions)["gap_ms"])
     chosen = replace(served, **own)
     chosen.validate()
     name = chosen.served_name or source

@@ -20,6 +20,7 @@ from headway.core.options import (
     decimal,
     file_name,
     flag,
+    folder_name,
     key,
     model_name,
     option,
@@ -27,6 +28,7 @@ from headway.core.options import (
     server_url,
     switch,
     whole,
+    whole_or_auto,
 )  # fmt: skip
 from headway.core.request import MOST_DRAFTS
 
@@ -38,6 +40,9 @@ NATIVE = ("auto", "off", "avx512", "avx2", "neon", "generic")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _MOST_AMOUNT = 1 << 60
 _SIZE = re.compile(r"(?P<number>[0-9]{1,40}(\.[0-9]{1,40})?) ?(?P<unit>B|[KMGT]iB|blocks)")
+#: Positions of a step at most where nobody waits for a token: larger ones compute hardly faster, and whoever arrives
+#: waits for their end.
+AUTO_STEP_TOKENS = 512
 #: Room for a file of the log that is being written and some older ones.
 _LEAST_LOG_BYTES = 1 << 20
 
@@ -150,8 +155,20 @@ class ServeOptions:
     )
     block_tokens: int = option(16, "positions (tokens) per block of the KV cache", whole, low=1, high=256)
     seats: int = option(64, "maximum number of active sequences; vLLM's max_num_seqs", whole, low=1)
-    step_tokens: int = option(
-        512, "maximum positions evaluated per step; vLLM's max_num_batched_tokens", whole, low=1
+    step_tokens: int | None = option(
+        None,
+        "maximum positions evaluated per step; vLLM's max_num_batched_tokens; auto (the default) is what keeps "
+        f"--gap-ms, as measured, and at most {AUTO_STEP_TOKENS}, or --seats if that is more",
+        whole_or_auto,
+        low=1,
+    )
+    gap_ms: float = option(
+        150.0,
+        "with --step-tokens auto: how long a step with a prompt may take where others wait for their next token, in "
+        "milliseconds",
+        decimal,
+        low=1,
+        high=60_000,
     )
     max_context: int | None = option(None, "maximum context length, in positions; default: the model's", whole, low=1)
     policy: str = option("fcfs", "which waiting request is next", choices=("fcfs", "priority", "deadline", "fair"))
@@ -162,7 +179,10 @@ class ServeOptions:
         choices=("optimistic", "headroom", "reserve", "predict"),
     )
     recovery: str = option(
-        "warn", "what to do when most of the work is recomputation after preemptions", choices=("warn", "auto")
+        "warn",
+        "what to do in a recovery loop, when work lost to preemptions rises while goodput falls: tell it (warn), or "
+        "also admit only what cannot preempt anybody until it is over (auto)",
+        choices=("warn", "auto"),
     )
     weights: str = option("auto", "data type of the weights", choices=("auto", "fp32", "bf16", "int8", "int4"))
     state: str = option(
@@ -217,9 +237,19 @@ class ServeOptions:
     prefix_cache: bool = option(
         True, "prefix caching: reuse the state of prefixes seen before (on by default)", switch
     )
-    host_tier: Memory | None = option(None, "host memory for blocks offloaded from the pool", _bytes, metavar="SIZE")
-    disk_tier: str | None = option(None, "folder for blocks offloaded from the pool", metavar="PATH")
-    disk_tier_bytes: Memory | None = option(None, "maximum size of the disk tier", _bytes, metavar="SIZE")
+    host_tier: Memory | None = option(
+        None,
+        "host memory for copies of blocks of the KV cache, from which they are reloaded once they were evicted",
+        _bytes,
+        metavar="SIZE",
+    )
+    disk_tier: str | None = option(
+        None,
+        "folder for such copies on disk, which also survive a restart; needs --disk-tier-bytes",
+        folder_name,
+        metavar="PATH",
+    )
+    disk_tier_bytes: Memory | None = option(None, "size of the disk tier", _bytes, metavar="SIZE")
     event_log: str | None = option(
         None,
         "file that every event is appended to; an existing event log is renamed to PATH.1",
@@ -258,6 +288,11 @@ class ServeOptions:
             value = getattr(self, name)
             if value != default[name] and refused(value):
                 raise ConfigError(flag(name), f"{value} is not implemented yet")
+        self._check_tiers()
+        if self.step_tokens is None:
+            return
+        if self.gap_ms != default["gap_ms"]:
+            raise ConfigError("--gap-ms", f"a step of --step-tokens {self.step_tokens} keeps no gap; set it to auto")
         if self.seats > self.step_tokens:
             raise ConfigError(
                 "--seats",
@@ -265,9 +300,24 @@ class ServeOptions:
                 "position in each step; lower --seats or raise --step-tokens",
             )
 
+    def _check_tiers(self) -> None:
+        if (self.disk_tier is None) != (self.disk_tier_bytes is None):
+            names = ("--disk-tier", "--disk-tier-bytes")
+            given, other = names if self.disk_tier is not None else reversed(names)
+            raise ConfigError(given, f"needs {other} as well")
+        for name, value in (("--host-tier", self.host_tier), ("--disk-tier", self.disk_tier)):
+            if value is not None and not self.prefix_cache:
+                raise ConfigError(name, "needs prefix caching, which is off (--no-prefix-cache)")
 
-def _any(value: Any) -> bool:
-    return True
+    @property
+    def most_step_tokens(self) -> int:
+        """Positions of a step at most: each sequence has one at least."""
+        return max(AUTO_STEP_TOKENS, self.seats) if self.step_tokens is None else self.step_tokens
+
+    @property
+    def kept_gap_ms(self) -> float | None:
+        """The gap between tokens that bounds a step; None where only its positions do."""
+        return self.gap_ms if self.step_tokens is None else None
 
 
 def _one_of(*values: str) -> Callable[[Any], bool]:
@@ -276,11 +326,7 @@ def _one_of(*values: str) -> Callable[[Any], bool]:
 
 #: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "recovery": _one_of("auto"),
     "state": _one_of("int8"),
-    "host_tier": _any,
-    "disk_tier": _any,
-    "disk_tier_bytes": _any,
 }
 
 
@@ -289,8 +335,7 @@ def _notes() -> dict[str, str]:
     notes = {}
     for name, refused in NOT_YET.items():
         choices = [choice for choice in options.specs(ServeOptions)[name].choices if refused(choice)]
-        if choices or refused is _any:
-            notes[name] = f" [not implemented yet{': ' if choices else ''}{', '.join(choices)}]"
+        notes[name] = f" [not implemented yet: {', '.join(choices)}]"
     return notes
 
 
@@ -328,6 +373,13 @@ class Environment:
         except RuntimeError as error:  # of ~somebody
             raise ConfigError("HEADWAY_CACHE", f"{cache}: {error}") from error
         return cls(folder, bool(environ.get("NO_COLOR")))
+
+
+def kernel_settings(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """What the environment tells the libraries of how they multiply: oneDNN, MKL, FBGEMM and torch itself."""
+    environ = os.environ if environ is None else environ
+    names = ("ONEDNN_", "DNNL_", "MKL_", "FBGEMM_", "ATEN_CPU_CAPABILITY")
+    return tuple(f"{name}={value}" for name, value in sorted(environ.items()) if name.startswith(names))
 
 
 def yielding_threads(environ: MutableMapping[str, str] | None = None) -> None:

@@ -16,7 +16,7 @@
     ├── DuplicateRequest       a live request already has this id
     ├── IllegalMove            a request was asked to make a stage change that its table forbids
     ├── InvariantError         the engine's books do not balance (a bug, never a user's fault)
-    │   └── StalledError       requests wait, nothing runs, and nothing outside the step is awaited
+    │   └── StalledError       requests wait, and nothing moves, for reasons that do not change
     └── ReplicaError           the replica process is not serving
         ├── ReplicaDied        it ended while work was in flight
         └── ProtocolError      it said something that is not a known message
@@ -131,7 +131,7 @@ class InvariantError(HeadwayError):
 
 
 class StalledError(InvariantError):
-    """Requests wait, nothing runs, and nothing outside the step is awaited."""
+    """Requests wait, nothing moves, and that was so again and again for the same reason, which the message names."""
 
 
 class ReplicaError(HeadwayError):

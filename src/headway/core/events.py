@@ -12,7 +12,9 @@ from typing import TypeAlias
 import msgspec
 
 from headway.core.miss import Miss
+from headway.core.recovery import NO_DEMAND, Demand, Phase, Rates
 from headway.core.request import Pause
+from headway.core.tiers import Fault, ReloadChoice, TierLevel, TierName
 from headway.core.verdict import Never, Wait
 
 #: The numbers of blocks over which the beginnings of prompts are compared.
@@ -29,7 +31,9 @@ class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
-    pool that is counted in bytes are bytes."""
+    pool that is counted in bytes are bytes; `weights` and `state` are data types. With `gap_ms` the budget of a step
+    follows the time, up to `step_tokens`.
+    """
 
     model: str
     blocks: int
@@ -38,9 +42,12 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     seats: int
     step_tokens: int
     threads: int
+    gap_ms: float | None = None
     weights: str
+    state: str = ""
     kernels: dict[str, str] = {}
     pattern: str = "text"
+    tiers: tuple[TierLevel, ...] = ()
 
 
 class TurnedAway(Event, frozen=True, tag="turned_away", kw_only=True):
@@ -73,7 +80,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
 
     Prompts of one `cache_salt` whose first 1, 4, 16 and 64 blocks are equal have equal numbers in `beginnings`,
     which is as long as the prompt allows; requests of one salt have the same `salt`, 0 without one. The numbers tell
-    nothing but that.
+    nothing but that. `promised` says whether it was promised to be complete by `deadline_at`.
     """
 
     id: str
@@ -82,6 +89,7 @@ class Arrived(Event, frozen=True, tag="arrived", kw_only=True):
     order: tuple[int, ...]
     model: str = ""
     deadline_at: int | None = None
+    promised: bool = False
     prompt: int = 0
     n: int = 0
     max_tokens: int = 0
@@ -110,7 +118,8 @@ class Refused(Event, frozen=True, tag="refused", kw_only=True):
 
 class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
     """It got its seats and blocks. `tables` are block numbers per open sequence, named by index; `inherited` are the
-    positions that each found computed: reused at first admission, regained when resumed."""
+    positions that each found computed, or that were reloaded: reused at first admission, regained when resumed.
+    `choice` is there where blocks that lie in tiers were not reloaded, since computing them is faster."""
 
     step: int
     id: str
@@ -119,6 +128,7 @@ class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
     tables: tuple[tuple[int, ...], ...]
     inherited: tuple[int, ...]
     miss: Miss | None = None
+    choice: ReloadChoice | None = None
 
 
 class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
@@ -132,6 +142,47 @@ class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
     lost: tuple[int, ...]
     blocks: int
     price: int = 0
+
+
+class ReloadStarted(Event, frozen=True, tag="reload_started", kw_only=True):
+    """It got its blocks (`tables`, as in `Admitted`), and no seat: blocks that follow the ones it found are brought
+    back from tiers first (`wait` counts them)."""
+
+    step: int
+    id: str
+    indexes: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    wait: Wait
+    choice: ReloadChoice
+
+
+class Reloaded(Event, frozen=True, tag="reloaded", kw_only=True):
+    """Its blocks are there, `blocks` of them by the tier they came from, or the rest cannot be had (fewer than it
+    awaited): it needs a seat now."""
+
+    id: str
+    blocks: dict[TierName, int]
+
+
+class ReloadDropped(Event, frozen=True, tag="reload_dropped", kw_only=True):
+    """Its blocks were taken so that `by`, which goes before it, could grow: it queues again without any. It was not
+    active, so this is no preemption."""
+
+    step: int
+    id: str
+    by: str
+    blocks: int
+
+
+class Offloaded(Event, frozen=True, tag="offloaded", kw_only=True):
+    """Blocks were copied to tiers since the last such event: `blocks` by tier; how much each tier holds now; and
+    `faults` by tier and by what was wrong with a block that could not be written or read, the last one in words."""
+
+    model: str
+    blocks: dict[TierName, int]
+    tiers: tuple[TierLevel, ...]
+    faults: dict[TierName, dict[Fault, int]] = {}
+    words: str = ""
 
 
 class Levels(msgspec.Struct, frozen=True):
@@ -167,12 +218,33 @@ class Grown(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[int, ...]
 
 
+class Bound(msgspec.Struct, frozen=True, array_like=True):
+    """Why a step's budget is less than --step-tokens allows: a step is expected to take `fixed_ms` and
+    `position_ms` for each position, and those who decode in it wait for all of it, at most `gap_ms`."""
+
+    gap_ms: float
+    fixed_ms: float
+    position_ms: float
+
+
+class Forecast(msgspec.Struct, frozen=True, array_like=True):
+    """What is expected of a request with a deadline, whose work is known item by item: each of its updates takes
+    `step_ns` in the batch of this step, its last item `last_ns`, and it is complete at `ready_at` as planned (0: not
+    known)."""
+
+    id: str
+    step_ns: int
+    last_ns: int
+    ready_at: int
+
+
 class Stepped(Event, frozen=True, tag="step", kw_only=True):
     """A step of one model begins to run. `at` is when planning began: from then on the step owns the time.
 
     `head` is the first request in order that waits. `waits` holds the verdict of everyone judged who does not move;
     who waits and is not in it stands behind (Wait(turn, order)). An `oversized` step holds one item that cannot be
-    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was.
+    divided and is larger than the budget. `kept` names the model for whose pace the budget was cut, if it was; with
+    `bound` it was cut for the gap between this model's own tokens. `forecasts` are of those with deadlines.
     """
 
     step: int
@@ -186,6 +258,8 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     model: str = ""
     oversized: bool = False
     kept: str = ""
+    bound: Bound | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -234,6 +308,39 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
     levels: Levels
     model: str = ""
     moves: tuple[Moved, ...] = ()
+
+
+class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
+    """A recovery loop of one model (`policy/recovery.py`): it `began`, `lasts` (told once a window), or is `over`.
+
+    now       how the window was that ended with this; `best` is the best one before the loop
+    cut       from here on admission goes by `reserve`, until `needed` windows in a row had no preemption; `clean`
+              were it so far
+    offered   what came while admission was cut, and `rejected` what of it was not admitted: means per second since
+              then
+    """
+
+    step: int
+    model: str
+    phase: Phase
+    cut: bool
+    now: Rates
+    best: Rates
+    offered: Demand = NO_DEMAND
+    rejected: Demand = NO_DEMAND
+    clean: int = 0
+    needed: int = 0
+
+
+class NoProgress(Event, frozen=True, tag="no_progress", kw_only=True):
+    """A request was told the same `wait` so many times in a row, and nothing moved: nothing that the engine can do
+    will change that."""
+
+    step: int
+    model: str
+    id: str
+    wait: Wait
+    times: int
 
 
 class DraftsPaused(Event, frozen=True, tag="drafts_paused", kw_only=True):
@@ -289,8 +396,14 @@ AnyEvent: TypeAlias = (
     | Refused
     | Admitted
     | Preempted
+    | ReloadStarted
+    | Reloaded
+    | ReloadDropped
+    | Offloaded
     | Stepped
     | Committed
+    | Recovery
+    | NoProgress
     | DraftsPaused
     | Finished
     | Cancelled

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Why: TypeAlias = Literal["off", "none", "short", "differs", "evicted", "other", "last", "logprobs"]
+Why: TypeAlias = Literal["off", "none", "short", "differs", "evicted", "other", "last", "logprobs", "slower", "lost"]
 
 
 class Miss(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -20,6 +20,8 @@ class Miss(msgspec.Struct, frozen=True, omit_defaults=True):
     evicted   the block that follows was known, and was evicted by step `step`
     other     what follows is known, but was computed with another `what`: revision, format or adapter
     last      everything was reused but the last position, which is always computed
+    slower    what follows lies in a tier, and computing it is faster than bringing it back
+    lost      what follows lay in a tier, and could not be read, or was not what it should be
     logprobs  the prompt's logprobs were asked for, which only computing it gives
 
     Where a known prefix `differs`, `again` of the positions behind `at`, in that block and the next, hold the same

@@ -87,6 +87,11 @@ def whole(text: str) -> int:
     return number
 
 
+def whole_or_auto(text: str) -> int | None:
+    """Parse a whole number, or `auto`, which is None."""
+    return None if text == "auto" else whole(text)
+
+
 def decimal(text: str) -> float:
     """Parse a number like 2 or 1.5."""
     if not _DECIMAL.fullmatch(text.strip()):
@@ -111,6 +116,13 @@ def file_name(text: str) -> str:
         raise ValueError(f"{text!r} contains a NUL character")
     if text.endswith(("/", os.sep)):
         raise ValueError(f"{text!r} is a folder; give a file")
+    return text
+
+
+def folder_name(text: str) -> str:
+    """A folder to be written to; whether it can be shows when it is."""
+    if "\0" in text:
+        raise ValueError(f"{text!r} contains a NUL character")
     return text
 
 
@@ -292,7 +304,7 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
         if not isinstance(raw, str | int | float):
             shown = "what was given" if spec.secret else f"{raw!r}"
             raise ValueError("is an empty list; leave it out" if raw == [] else f"{shown} is not one value")
-        if not isinstance(raw, str) and spec.parse not in (whole, decimal, switch):
+        if not isinstance(raw, str) and spec.parse not in (whole, whole_or_auto, decimal, switch):
             shown = "the key" if spec.secret else str(raw).lower()
             raise ValueError(f"{shown} must be text, in quotes")
         if raw == "" and not spec.secret:
@@ -308,6 +320,8 @@ def _parse(name: str, spec: Spec, raw: Any, origin: str) -> Any:
 def _check_limits(spec: Spec, value: Any) -> None:
     if spec.choices and value not in spec.choices:
         raise ValueError(f"{value!r} is not one of {', '.join(spec.choices)}" + close_match(value, spec.choices))
+    if value is None:
+        return
     if spec.low is not None and value < spec.low:
         raise ValueError(f"must be at least {spec.low}, got {value}")
     if spec.high is not None and value > spec.high:
@@ -320,7 +334,6 @@ def check(options: Any) -> None:
         value = getattr(options, name)
         for single in value if spec.many else (value,):
             try:
-                if single is not None:
-                    _check_limits(spec, single)
+                _check_limits(spec, single)
             except ValueError as error:
                 raise ConfigError(flag(name), str(error)) from error

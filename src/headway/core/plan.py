@@ -1,6 +1,7 @@
 """What one step evaluates, and its results: all that the engine and an executor say to each other.
 
 A plan holds positions, token ids and block numbers. It knows no request: an executor cannot depend on who asked.
+What each sequence of a step makes anew is a msgspec struct: a frozen dataclass takes microseconds to make.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(msgspec.Struct, frozen=True):
     """One token to choose from the logits after a span's last position.
 
     index      the sequence within its request
@@ -96,8 +96,7 @@ class Score:
     top: int
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Consecutive positions of one sequence, evaluated in one step.
 
     tokens   the inputs at positions `start` … `start + len(tokens) - 1`; the last `drafts` of them are
@@ -209,12 +208,18 @@ class StepPlan:
     """One step of one model. `copies` are (source block, target block) pairs, carried out after all items were
     evaluated (a forked sequence gets its own copy of the last, partly filled block). `fills` are such pairs too,
     carried out before any item is evaluated: a known block agrees in part with what follows in a sequence, which goes
-    on with a copy of its own. Of either, all sources are read before any target is written."""
+    on with a copy of its own. Of either, all sources are read before any target is written.
+
+    `offloads` are (block, host slot) pairs, copied before anything else is done, and `reloads` (host slot, block)
+    pairs, copied after the fills and before any item is evaluated: between the pool and host memory (see
+    `memory/tiers.py`). A step may hold nothing else."""
 
     step: int
     items: tuple[Item, ...]
     copies: tuple[tuple[int, int], ...] = ()
     fills: tuple[tuple[int, int], ...] = ()
+    offloads: tuple[tuple[int, int], ...] = ()
+    reloads: tuple[tuple[int, int], ...] = ()
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -230,8 +235,7 @@ class StepPlan:
         return sum(item.cost for item in self.items)
 
 
-@dataclass(frozen=True, slots=True)
-class SpanResult:
+class SpanResult(msgspec.Struct, frozen=True):
     """The result of a span.
 
     tokens     one per draw in order, or, with `drafts`, the accepted drafts followed by one more token (so between 1

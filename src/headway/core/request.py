@@ -59,6 +59,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model         the served model's name; "" where only one is served
     deadline_ms   from arrival to the complete answer
+    serve_late    serve it even where its deadline cannot be met
     caller        among whom shares are to be fair (`--policy fair`); "" is one as well
     received_at   when it arrived (monotonic ns); None: when the engine takes it, which may be a step later
     """
@@ -67,6 +68,7 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     model: str = ""
     deadline_ms: float | None = None
+    serve_late: bool = False
     caller: str = ""
     received_at: int | None = None
 
@@ -295,12 +297,14 @@ class Request:
     """What a caller sent and what all patterns share of how far it has come. Only `engine/queues.py` moves it.
 
     progress      its pattern's own; None once it is refused: there is none
+    positions     that it brought to be evaluated
     seats         seats it holds, or needs to be admitted: its parts that have not ended
     arrival       running number; smaller came first
     caller        among whom shares are to be fair
     cost          what it has to spend at least before it emits anything, as known on its arrival; only where
                   deadlines are the order
     deadline_at   when its answer is due (monotonic ns); None: no deadline
+    promised      whether it was promised on its arrival that it is complete by then
     awaits        what must come from outside the step before it may queue, and the wait that says so, in order
     overtaken     how many later requests passed this one while it was the blocked head
     in_flight     planned steps that name it and have not come back: its space must outlive them
@@ -311,8 +315,10 @@ class Request:
     priority: int
     arrival: int
     progress: Any = None
+    positions: int = 0
     seats: int = 1
     deadline_at: int | None = None
+    promised: bool = False
     caller: str = ""
     cost: int = 0
     stage: Stage = Stage.RECEIVED

@@ -85,7 +85,10 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     `need`, `have` and `short` count `unit`s. `have` = `free` + `reusable` less the reusable blocks that the
     request itself matched (they cannot be counted twice). `others` = holders beyond the five that are named. Where
     the rule is `reservation`, what it needs now is there, and `kept` of its need are to be left for growth: `by` is
-    the admission that says so (`--admit`).
+    the admission that says so (`--admit`), or "recovery" while a recovery loop has admission cut. Where it is
+    `budget`, `by` is the option that cut the step's budget, if one did (`--gap-ms 150`). Where it is `deadline`, `by`
+    is the request that would be late if this one moved: that costs it `need` ms, and it can spare `have`; the
+    pause makes this one `price_ms` later.
     """
 
     on: On
@@ -100,12 +103,14 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     others: int = 0
     kept: int = 0
     by: str = ""
+    price_ms: int = 0
 
 
-class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind"):
+class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind", omit_defaults=True):
     """The request cannot be served even alone, or not in time: it needs `need` `unit`s and `limit` is all there is.
 
-    `option` is the command-line option that raises the limit; None: it is the model's own.
+    `option` is the command-line option that raises the limit; None: it is the model's own. Where others were promised
+    their deadlines before, `alone` is what it would need without them.
     """
 
     rule: NeverRule
@@ -113,6 +118,7 @@ class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind"):
     need: int
     limit: int
     option: str | None
+    alone: int | None = None
 
 
 Verdict: TypeAlias = Go | Wait | Never

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from headway.core.request import Request
 from headway.policy.fair import Counters
-from headway.policy.order import Order, fcfs
+from headway.policy.order import Order, deadline, fcfs
 
 
 class Line(Protocol):
@@ -59,7 +59,8 @@ class SortedLine:
 
 
 class FairLine:
-    """The caller that has had least comes first; of one caller first come, first served.
+    """The caller that has had least comes first, behind those that were promised a deadline, the earliest of which
+    goes before all; of one caller first come, first served.
 
     Counters change while requests wait, so a blocked head could lose its place for ever to callers that had less. It
     keeps it until it goes: then the bound on how many may overtake it holds here too.
@@ -69,19 +70,24 @@ class FairLine:
         self._counters = counters
         self._waiting: dict[str, list[Request]] = {}  # by caller, in order of arrival
         self._ranks: list[tuple[int, str]] = []  # of the callers that wait: what they had, least first
+        self._promised = SortedLine(deadline)
         self._blocked: Request | None = None
         self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self._count + len(self._promised)
 
     def upcoming(self) -> Iterator[Request]:
+        yield from self._promised.upcoming()
         seen: set[int] = set()
         while (request := self._next(seen)) is not None:
             seen.add(request.arrival)
             yield request
 
     def add(self, request: Request) -> None:
+        if request.promised:
+            self._promised.add(request)
+            return
         caller = request.caller
         if caller not in self._waiting:
             self._waiting[caller] = []
@@ -90,6 +96,9 @@ class FairLine:
         self._count += 1
 
     def remove(self, request: Request) -> None:
+        if request.promised:
+            self._promised.remove(request)
+            return
         mine = self._waiting[request.caller]
         del mine[bisect_left(mine, fcfs(request), key=fcfs)]
         if not mine:
@@ -100,7 +109,7 @@ class FairLine:
         self._count -= 1
 
     def block(self, head: Request) -> None:
-        self._blocked = head
+        self._blocked = None if head.promised else head
 
     def charge(self, caller: str, tokens: int) -> None:
         """What was served for a caller may move it back."""

@@ -13,7 +13,7 @@ only its pattern knows (`engine/pattern.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headway.core.clock import Clock
 from headway.core.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
@@ -26,15 +26,17 @@ from headway.core.events import (
     Failed,
     Finished,
     Levels,
+    NoProgress,
     Refused,
     Supplied,
 )
 from headway.core.plan import StepPlan, StepResult
 from headway.core.request import AnyEmission, NewRequest, Request, Stage
-from headway.core.verdict import Input
+from headway.core.verdict import Input, Wait
 from headway.engine.pattern import Books, Entry
 from headway.engine.planner import Planner
 from headway.engine.served import ServedModel
+from headway.policy.progress import TIMES
 from headway.policy.turns import Pace, caught_up, next_turn
 from headway.policy.waiting import never
 
@@ -42,6 +44,10 @@ _NOT_FINITE = (
     "is not finite (NaN or infinity): the model's weights are damaged, or too large for the data type that they are "
     "served in"
 )
+
+
+#: What is tried again and again is a step, or what one request awaits, by its id, which is never empty.
+_STEP = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +61,21 @@ class Ports:
 
 @dataclass(slots=True)
 class _Flight:
-    """A planned step whose result is not in yet."""
+    """A planned step whose result is not in yet. To the blocks of those that are `reloading` it copies what lies in
+    tiers."""
 
     model: ServedModel
     plan: StepPlan
     entries: list[Entry]
     planned_at: int
+    divided: bool
+    reloading: list[Request]
+    requests: list[Request] = field(init=False)
 
-    def requests(self) -> list[Request]:
+    def __post_init__(self) -> None:
         """Each request of the step once."""
-        return list({entry.request.arrival: entry.request for entry in self.entries}.values())
+        requests = [entry.request for entry in self.entries] + self.reloading
+        self.requests = list({request.arrival: request for request in requests}.values())
 
 
 class Engine:
@@ -110,7 +121,14 @@ class Engine:
         arrived = at if new.received_at is None else new.received_at
         due = None if new.deadline_ms is None else arrived + round(new.deadline_ms * 1e6)
         request = Request(
-            new.id, model.name, new.priority, self._arrivals, seats=worst.seats, deadline_at=due, caller=new.caller
+            new.id,
+            model.name,
+            new.priority,
+            self._arrivals,
+            positions=new.positions,
+            seats=worst.seats,
+            deadline_at=due,
+            caller=new.caller,
         )
         if refusal is None:
             request.progress = pattern.begin(new, model.limits.context)
@@ -124,6 +142,7 @@ class Engine:
         self._wake(model)
         self.emit(pattern.arrived(new, request, at, queues.order(request)))
         queues.join(request)
+        model.recovery.arrived(new.positions)
         return request
 
     def supply(self, request_id: str, what: Input, content: object) -> None:
@@ -134,8 +153,16 @@ class Engine:
         self._wake(model)
         model.queues.supplied(request_id, what)
         model.pattern.supply(request, what, content)
+        model.repeats.forget(request_id)
         if not request.awaits:
             self.emit(Supplied(at=self.clock.now_ns(), id=request_id))
+
+    def retried(self, request_id: str, what: Input, have: int) -> None:
+        """What a live request awaits was tried for again, and `have` of it is there now. When that moved nothing
+        `TIMES` times in a row, the event `NoProgress` tells it. Raises UnknownRequest as `supply` does."""
+        request, model = self._live(request_id)
+        wait = model.queues.retried(request, what, have)
+        self._note(model, request_id, request_id, wait, self.clock.now_ns())
 
     def fail(self, request_id: str, message: str, reason: str = GRAMMAR) -> None:
         """What a live request awaits cannot be had, or its grammar leads nowhere: that is its end, and nobody else's.
@@ -169,42 +196,53 @@ class Engine:
 
     def plan(self) -> StepPlan | None:
         """Choose what moves in the next step and take the space for it. None when nobody could move: no request is
-        alive, or all that are await something from outside."""
+        alive, or all that are await something from outside, or the space of those who do. Raises StalledError where
+        requests wait, nothing moves, and that was so `TIMES` times for the same reason; the event `NoProgress` has
+        told it."""
         if self._flight is not None:
             raise InvariantError("a step is planned while another one is in flight")
-        busy = [model for model in self.models.values() if not model.queues.idle]
-        if not busy:
+        self.collect()
+        busy = [model for model in self.models.values() if not model.idle]
+        at, still, stalled = self.clock.now_ns(), list(busy), []
+        while still:
+            model, planner = self._look(still, at)
+            if planner.entries or model.pattern.copies:
+                break
+            still.remove(model)
+            stalled.append(self._stalled(model, planner, at))
+        else:
+            if stalled and all(stalled):
+                raise StalledError(", ".join(stalled))
             return None
-        at = self.clock.now_ns()
-        shares, budgets = [each.share for each in busy], [each.options.step_tokens for each in busy]
-        paces = [each.pace(at) for each in busy] if len(busy) > 1 else [Pace(0)]
-        turn = next_turn(shares, paces, budgets, self._slowdown)
-        model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
-        planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
-        planner.running()
-        planner.admissions()
-        planner.rest()
-        if not planner.entries:
-            queues = model.queues
-            raise StalledError(
-                f"{len(queues.waiting)} requests wait, {len(queues.running)} hold seats, none can move"
-            )
+        model.repeats.forget(_STEP)
         self.steps += 1
         for other in busy:
             if other is not model:
                 planner.waits |= other.pass_turn()
         plan = planner.finish()
-        self._flight = _Flight(model, plan, planner.entries, at)
-        for request in self._flight.requests():
+        reloading = [request for request in model.queues.reloading if model.pattern.copying(request)]
+        self._flight = _Flight(model, plan, planner.entries, at, planner.divided, reloading)
+        for request in self._flight.requests:
             request.in_flight += 1
         self._fail_at_dead_ends(self._flight)
         return plan
+
+    def _look(self, busy: list[ServedModel], at: int) -> tuple[ServedModel, Planner]:
+        """Whose step it is, and that step as far as it can be put together."""
+        shares, budgets = [each.share for each in busy], [each.options.step_tokens for each in busy]
+        paces = [each.pace(at) for each in busy] if len(busy) > 1 else [Pace(0)]
+        turn = next_turn(shares, paces, budgets, self._slowdown)
+        model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
+        planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
+        planner.fill()
+        return model, planner
 
     def commit(self, result: StepResult) -> list[AnyEmission]:
         """Enter the result of the planned step into the books. Returns what was emitted."""
         flight = self._take_flight()
         pattern = flight.model.pattern
         books = Books(self.clock.now_ns())
+        pattern.committed(flight.plan, result, books.at, books.at - flight.planned_at)
         for part in result.spent:
             flight.model.durations.note(part.kind, part.size, part.rows, part.ns)
         spoiled = {flight.entries[place].request.arrival: flight.entries[place] for place in result.spoiled}
@@ -226,13 +264,15 @@ class Engine:
                 levels=flight.model.levels(),
             )
         )
-        for event in books.events:
+        loop = flight.model.lost_work(books, flight.plan.step)
+        for event in (*([loop] if loop else []), *books.events):
             self.emit(event)
         for request in failed:
             message = f"{pattern.words(spoiled[request.arrival])} {_NOT_FINITE}"
             self.emit(Failed(at=books.at, id=request.id, message=message, reason=NOT_FINITE))
         for request, reason in finished:
             self.emit(Finished(at=books.at, id=request.id, reason=reason))
+        self.collect()
         return books.emissions
 
     def abort(self, message: str) -> None:
@@ -240,13 +280,26 @@ class Engine:
         back unindexed, also what was indexed before: who knows what the failure left in it."""
         flight = self._take_flight()
         model, at = flight.model, self.clock.now_ns()
-        failed = self._fail_all(model, flight.requests())
-        for request in flight.requests():
+        model.pattern.aborted()
+        failed = self._fail_all(model, flight.requests)
+        for request in flight.requests:
             self._release(model, request, keep=False)
         step, levels = flight.plan.step, model.levels()
         self.emit(Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=levels))
         for request in failed:
             self.emit(Failed(at=at, id=request.id, message=message))
+
+    def collect(self) -> None:
+        """Take in what tiers did beside the steps: blocks that were read from disk, or written to it."""
+        for model in self.models.values():
+            at = self.clock.now_ns()
+            for event in model.pattern.collect(at):
+                self.emit(event)
+            for request in list(model.queues.reloading):
+                if model.pattern.reloading(request) is None:
+                    self._wake(model)
+                    model.queues.reloaded(request)
+                    self.emit(model.pattern.reloaded(request, at))
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -263,13 +316,13 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether no step could move anyone."""
-        return all(model.queues.idle for model in self.models.values())
+        """Whether no step could move anyone, or copy anything between a pool and its tiers."""
+        return all(model.idle for model in self.models.values())
 
     @property
     def awaiting(self) -> bool:
-        """Whether any request awaits something from outside the step."""
-        return any(model.queues.awaiting for model in self.models.values())
+        """Whether anything from outside the step is awaited: a grammar, a read from disk, a write to it."""
+        return any(model.queues.awaiting or model.pattern.moves for model in self.models.values())
 
     def levels(self) -> Levels:
         """Of the only model."""
@@ -293,8 +346,29 @@ class Engine:
     def _wake(self, model: ServedModel) -> None:
         """A model is about to be busy again: time that it did not ask for is not saved up."""
         if model.queues.idle:
-            others = [other.share for other in self.models.values() if other is not model and not other.queues.idle]
+            others = [other.share for other in self.models.values() if other is not model and not other.idle]
             model.device_ns, model.stopped_at = caught_up(model.share, others), None
+
+    def _stalled(self, model: ServedModel, planner: Planner, at: int) -> str:
+        """Nobody of a model moves in a step. Why not, once that was so `TIMES` times for the same reason; until then,
+        and while something from outside the step is awaited that may hold space, nothing."""
+        if model.queues.idle or model.queues.reloading:
+            return ""  # it had only copies to make, and they need none; or blocks come back for those who hold them
+        if planner.head is None:
+            raise StalledError(f"{len(model.queues.running)} requests of {model.name} hold seats, and none can move")
+        if model.queues.awaiting:
+            return ""
+        wait = planner.waits[planner.head]
+        if self._note(model, _STEP, planner.head, wait, at) < TIMES:
+            return ""
+        return f"{planner.head} waits by the rule {wait.rule} ({wait.short} {wait.unit} short), and nothing runs"
+
+    def _note(self, model: ServedModel, tried: str, request_id: str, wait: Wait, at: int) -> int:
+        """Something was tried and moved nothing. How often in a row; the time that makes it no progress is told."""
+        times = model.repeats.note(tried, request_id, wait)
+        if times == TIMES:
+            self.emit(NoProgress(at=at, step=self.steps, model=model.name, id=request_id, wait=wait, times=times))
+        return times
 
     def _live(self, request_id: str) -> tuple[Request, ServedModel]:
         for model in self.models.values():
@@ -307,13 +381,14 @@ class Engine:
         """Take a live request out of where it is. Its space goes now, or with the running step that names it."""
         request, model = self._live(request_id)
         model.queues.end(request, stage)
+        model.repeats.forget(request_id)
         if not request.in_flight:
             self._release(model, request)
         return model
 
     def _fail_at_dead_ends(self, flight: _Flight) -> None:
         """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""
-        for request in flight.requests():
+        for request in flight.requests:
             fault = flight.model.pattern.fault(request)
             if fault is not None:
                 self.fail(request.id, fault)
@@ -329,16 +404,16 @@ class Engine:
         flight, self._flight = self._flight, None
         if flight is None:
             raise InvariantError("a result arrived while no step is in flight")
-        for request in flight.requests():
+        for request in flight.requests:
             request.in_flight -= 1
         now = self.clock.now_ns()
-        flight.model.spent(now - flight.planned_at, flight.plan.cost, now)
+        flight.model.spent(now - flight.planned_at, flight.plan.cost, now, divided=flight.divided)
         return flight
 
     def _settle(self, flight: _Flight) -> list[tuple[Request, str]]:
         """Give back the space of what ended during or with the step. Returns the requests that finished, and why."""
         model, finished = flight.model, []
-        for request in flight.requests():
+        for request in flight.requests:
             settled = model.pattern.settle(request)
             for tokens in settled.answers if not request.ended else ():
                 model.answers.add(tokens)

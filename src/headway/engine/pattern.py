@@ -15,12 +15,24 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from headway.core.events import Admitted, AnyEvent, Arrived, Forked, Member, Moved, Outcome
-from headway.core.plan import StepPlan
+from headway.core.errors import InvariantError
+from headway.core.events import (
+    Admitted,
+    AnyEvent,
+    Arrived,
+    Forked,
+    Member,
+    Moved,
+    Outcome,
+    Reloaded,
+    ReloadStarted,
+)
+from headway.core.plan import StepPlan, StepResult
 from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
+from headway.policy.schedule import Run
 
 NewT_contra = TypeVar("NewT_contra", bound=NewRequest, contravariant=True)
 P = TypeVar("P")
@@ -148,6 +160,11 @@ class Pattern(Protocol[NewT_contra]):
         """Whether a caller waits for what each step of a running request brings, as for the next token."""
         ...
 
+    @property
+    def foreseen(self) -> bool:
+        """Whether `runs` tells all that is left of a request."""
+        ...
+
     # -- before it is queued
 
     def check(self, new: NewT_contra) -> None:
@@ -174,6 +191,55 @@ class Pattern(Protocol[NewT_contra]):
         """The event of its arrival."""
         ...
 
+    # -- state tiers: patterns without any inherit `WithoutTiers`
+
+    @property
+    def copies(self) -> bool:
+        """Whether there is something for a step to copy between pool and tiers, also one with no items."""
+        ...
+
+    @property
+    def moves(self) -> bool:
+        """Whether tiers do something beside the steps that is to be asked for (`collect`)."""
+        ...
+
+    def open(self, step: int, at: int) -> None:
+        """A step is about to be planned. Changes the memory."""
+        ...
+
+    def reloads(self, quote: Any) -> bool:
+        """Whether what was quoted comes in part from tiers."""
+        ...
+
+    def reload(self, request: Request, quote: Any, at: int, step: int) -> ReloadStarted:
+        """Take exactly what was quoted, and have what lies in tiers brought back. Returns the event. Changes state.
+        Raises InvariantError when the quoted space is not there."""
+        ...
+
+    def reloading(self, request: Request) -> Wait | None:
+        """What is missing of what is brought back for it; None once that is over."""
+        ...
+
+    def copying(self, request: Request) -> bool:
+        """Whether the step that is planned copies to blocks of a request that holds no seat."""
+        ...
+
+    def reloaded(self, request: Request, at: int) -> Reloaded:
+        """The event of the end of a reload."""
+        ...
+
+    def collect(self, at: int) -> list[AnyEvent]:
+        """Take in what tiers did beside the steps. Returns what there is to tell. Changes the memory."""
+        ...
+
+    def committed(self, plan: StepPlan, result: StepResult, at: int, ns: int) -> None:
+        """A step ran, in `ns`: what it copied is there. Before its results are entered. Changes the memory."""
+        ...
+
+    def aborted(self) -> None:
+        """A step failed, and with it what it copied. Changes the memory."""
+        ...
+
     # -- what it needs
 
     def quote(self, request: Request, seats: int) -> Quote:
@@ -187,6 +253,10 @@ class Pattern(Protocol[NewT_contra]):
 
     def least_work(self, request: Request, new: NewT_contra, answers: AnswerLengths) -> LeastWork:
         """What is left of a request that came now at least, where `answers` tell how long others were."""
+        ...
+
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        """What is left of a request, item by item, where that is known."""
         ...
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
@@ -263,3 +333,38 @@ class Pattern(Protocol[NewT_contra]):
 
 
 AnyPattern: TypeAlias = Pattern[Any]
+
+
+class WithoutTiers:
+    """What a pattern answers whose state lies nowhere but in its pool."""
+
+    space: Any
+    copies = False
+    moves = False
+
+    def open(self, step: int, at: int) -> None:
+        self.space.step = step
+
+    def reloads(self, quote: Any) -> bool:
+        return False
+
+    def reload(self, request: Request, quote: Any, at: int, step: int) -> ReloadStarted:
+        raise InvariantError(f"{request.id} has nothing to be reloaded")
+
+    def reloading(self, request: Request) -> Wait | None:
+        return None
+
+    def copying(self, request: Request) -> bool:
+        return False
+
+    def reloaded(self, request: Request, at: int) -> Reloaded:
+        raise InvariantError(f"{request.id} has nothing to be reloaded")
+
+    def collect(self, at: int) -> list[AnyEvent]:
+        return []
+
+    def committed(self, plan: StepPlan, result: StepResult, at: int, ns: int) -> None:
+        """It copied nothing."""
+
+    def aborted(self) -> None:
+        """It copied nothing."""

@@ -1,5 +1,6 @@
 """How one step of one model is put together: whole items of the running requests (decode positions), divisible ones
-(chunked prefill), admissions, in that order, and last those of the running who stood back for the admitted.
+(chunked prefill), requests whose blocks were reloaded, admissions, in that order, and last those of the running who
+stood back for the admitted.
 
 The decisions are the policy's; space is taken here, at once and for good, so a plan never has to be undone. A
 `Planner` lives for one call of `Engine.plan`.
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from headway.core.events import AnyEvent, Grown, Preempted, Stepped
+from headway.core.events import AnyEvent, Bound, Grown, Preempted, ReloadDropped, Stepped
 from headway.core.plan import StepPlan
 from headway.core.request import Request, Stage
 from headway.core.verdict import Go, Holder, Wait
@@ -18,7 +19,7 @@ from headway.engine.pattern import NO_EXTRA, Entry, Extra, Quote, Work
 from headway.engine.served import ServedModel
 from headway.policy import admit, preempt
 from headway.policy.admit import Kept, Outlook
-from headway.policy.budget import granted
+from headway.policy.budget import beside, granted
 from headway.policy.waiting import Room, judge, look_further, no_budget
 
 _NAMED_HOLDERS = 5
@@ -26,7 +27,8 @@ _NAMED_HOLDERS = 5
 
 class Planner:
     """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern.
-    `kept` names the model for whose pace that budget was cut."""
+    `kept` names the model for whose pace that budget was cut; `head` is the first request in order that waits.
+    `divided`: an item is in it, all of it or in part, that could be divided."""
 
     def __init__(
         self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None], budget: int, kept: str = ""
@@ -34,22 +36,34 @@ class Planner:
         self.entries: list[Entry] = []
         self.waits: dict[str, Wait] = {}
         self.left = budget
+        self.divided = False
         self._budget, self._kept = budget, kept
+        self._bound: Bound | None = None
         self._model = model
         self._pattern = model.pattern
         self._queues = model.queues
         self._step = step
         self._at = at
         self._emit = emit
-        self._head: str | None = None
+        self.head: str | None = None
         self._grown: list[Grown] = []
         self._moving: set[int] = set()
         self._behind: list[Request] = []
         self._holders: tuple[tuple[Holder, ...], int] | None = None
         self._outlooks: list[Outlook] | None = None
-        self._pattern.space.step = step
+        self._pattern.open(step, at)
+        self._promises = model.promises
+        if self._promises is not None:
+            self._promises.open(at, continued=model.stopped_at is not None)
 
     # -- the passes ------------------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """All passes, in their order."""
+        self.running()
+        self.returned()
+        self.admissions()
+        self.rest()
 
     def running(self) -> None:
         """What holds seats moves first, in order: its whole items, each with the space that it lacks, then what they
@@ -65,24 +79,48 @@ class Planner:
             if self._stands_back(request):
                 self._behind.append(request)
                 continue
-            works = self._pattern.works(request)
-            divisible += [(request, work) for work in works if not work.whole]
-            whole += self._whole(request, [work for work in works if work.whole])
+            if self._pauses(request):
+                continue
+            undivided: list[Work] = []
+            for work in self._pattern.works(request):
+                if work.whole:
+                    undivided.append(work)
+                else:
+                    divisible.append((request, work))
+            if undivided:
+                whole += self._whole(request, undivided)
         for request, work in whole:
             extra = self._pattern.extra(request, work, self.left)
             self._grow(request, work, extra.lacking)
             self.left -= extra.cost
             self._put(request, work, work.cost, extra)
+        if whole and (divisible or len(self._queues.waiting)):
+            self._keep_gap()
         for request, work in divisible:
             if request.stage is Stage.RUNNING:
                 self._divide(request, work)
 
+    def returned(self) -> None:
+        """Whoever holds its space already, its blocks being reloaded, needs a seat; it was judged when it took the
+        space, so it goes before the queue. Of those who still await blocks the verdict says how many."""
+        for request in list(self._queues.returned):
+            quote = self._pattern.quote(request, self._room.seats)
+            verdict = request.verdict = judge(quote.ask, self._room, self._name_holders)
+            if isinstance(verdict, Go):
+                self._admit(request, quote, verdict.positions)
+            else:
+                self.waits[request.id] = verdict
+        for request in self._queues.reloading:
+            wait = self._pattern.reloading(request)
+            if wait is not None:
+                request.verdict = self.waits[request.id] = wait
+
     def admissions(self) -> None:
         """Judge the head of the queue, and behind a blocked head as far as `look_further` allows."""
         head: Request | None = None
-        behind = 0
+        behind = paused = 0
         for request in self._queues.waiting.upcoming():
-            if head is not None:
+            if head is not None and not request.promised:
                 if not look_further(behind, head.overtaken, self._model.options.max_bypass):
                     break
                 behind += 1
@@ -90,8 +128,16 @@ class Planner:
             verdict = judge(quote.ask, self._room, self._name_holders, partial(self._keep, request, quote))
             request.verdict = verdict
             if isinstance(verdict, Go):
-                self._admit(request, quote, verdict.positions)
-                if head is not None:
+                if self._pauses(request):
+                    paused += not request.promised
+                    if paused > self._model.options.max_bypass:
+                        break
+                    continue
+                if self._pattern.reloads(quote):
+                    self._reload(request, quote)
+                else:
+                    self._admit(request, quote, verdict.positions)
+                if head is not None and not request.promised:
                     head.overtaken += 1
                 continue
             self.waits[request.id] = verdict
@@ -100,7 +146,7 @@ class Planner:
                 break  # nobody behind may have what is left: it would never be enough for this one
         if head is not None:
             self._queues.waiting.block(head)
-        self._head = head.id if head else None
+        self.head = head.id if head else None
 
     def rest(self) -> None:
         """Whoever stood back for those who wait gets what they left."""
@@ -121,11 +167,13 @@ class Planner:
                 members=tuple(entry.member for entry in self.entries),
                 grown=tuple(self._grown),
                 waits=self.waits,
-                head=self._head,
-                waiting=len(self._queues.waiting),
+                head=self.head,
+                waiting=len(self._queues.waiting) + len(self._queues.returned),
                 levels=self._model.levels(),
                 oversized=plan.cost > self._budget,
                 kept=self._kept,
+                bound=self._bound,
+                forecasts=() if self._promises is None else self._promises.close(self._moving),
             )
         )
         return plan
@@ -136,6 +184,13 @@ class Planner:
         """It moved in its model's last step, and others wait. So a document of many windows has every other step to
         itself at most, and those who wait the ones between; what they leave it has too."""
         return self._pattern.yields and len(self._queues.waiting) > 0 and request.arrival in self._model.moved
+
+    def _pauses(self, request: Request) -> bool:
+        """Whether it would make another one late that was promised a deadline."""
+        wait = None if self._promises is None else self._promises.hold(request)
+        if wait is not None:
+            request.verdict = self.waits[request.id] = wait
+        return wait is not None
 
     def _whole(self, request: Request, works: list[Work]) -> list[tuple[Request, Work]]:
         """Claim what a request's whole items spend, and the space that they lack, for as many of them as the step
@@ -158,6 +213,18 @@ class Planner:
             self._grow(request, work, work.lacking)
         return claimed
 
+    def _keep_gap(self) -> None:
+        """Whole items of the running are in the step, and their callers wait for it: what may come beside them is
+        what keeps the gap between their tokens."""
+        gap_ms = self._model.options.gap_ms
+        if gap_ms is None or not self._pattern.paced:
+            return
+        spent, pace = self._budget - self.left, self._model.pace(self._at)
+        room = beside(spent, pace, gap_ms)
+        if room < self.left:
+            self.left, self._budget = room, spent + room
+            self._bound = Bound(gap_ms, pace.fixed_ns / 1e6, pace.unit_ns / 1e6)
+
     def _divide(self, request: Request, work: Work) -> None:
         cost = granted(work.cost, self.left, whole=False)
         if cost:
@@ -177,10 +244,14 @@ class Planner:
     # -- space -----------------------------------------------------------------------------------------------
 
     def _make_space(self, request: Request, needed: int) -> bool:
-        """Preempt the last in order until `needed` is available. False when that was `request` itself."""
+        """Preempt the last in order until `needed` is available. False when that was `request` itself. One that holds
+        space without a seat loses it alike."""
         space = self._pattern.space
         while needed > space.free + space.reusable:
-            victim = preempt.victim(self._queues.running, self._queues.order)
+            victim = preempt.victim([*self._queues.running, *self._queues.holding], self._queues.order)
+            if victim.stage is not Stage.RUNNING:
+                self._drop(victim, by=request)
+                continue
             short = 0 if victim is request else needed - space.free - space.reusable
             self._preempt(victim, by=request, short=short)
             if victim is request:
@@ -191,6 +262,7 @@ class Planner:
         price = self._pattern.price(victim, short)
         lost = self._pattern.lose(victim)
         self._queues.preempt(victim)
+        self._model.recovery.preempted(len(lost.indexes))
         self._emit(
             Preempted(
                 at=self._at,
@@ -204,6 +276,11 @@ class Planner:
             )
         )
 
+    def _drop(self, victim: Request, by: Request) -> None:
+        lost = self._pattern.lose(victim)
+        self._queues.drop(victim)
+        self._emit(ReloadDropped(at=self._at, step=self._step, id=victim.id, by=by.id, blocks=lost.space))
+
     # -- the queue -------------------------------------------------------------------------------------------
 
     def _admit(self, request: Request, quote: Quote, grant: int) -> None:
@@ -211,6 +288,8 @@ class Planner:
         `grant`."""
         admitted = self._pattern.admit(request, quote, self._at, self._step)
         self._queues.admit(request, quote.ask.cost)
+        if not request.preemptions:
+            self._model.recovery.admitted(request.positions)
         self._holders = self._outlooks = None
         self._emit(admitted)
         first, *others = self._pattern.works(request)
@@ -223,28 +302,40 @@ class Planner:
             self.left -= cost
             self._put(request, work, cost)
 
+    def _reload(self, request: Request, quote: Quote) -> None:
+        """Give the request its space, and have its blocks brought back before it gets its seats."""
+        started = self._pattern.reload(request, quote, self._at, self._step)
+        self._queues.reload(request, started.wait)
+        self.waits[request.id] = started.wait
+        self._holders = self._outlooks = None
+        self._emit(started)
+
     def _keep(self, request: Request, quote: Quote) -> Kept:
         """What must be left when `request` is admitted; those who run are looked at once for all who ask."""
-        rule = self._model.options.admit
+        cut = self._model.recovery.cut
+        rule = "reserve" if cut else self._model.options.admit
         asks = [] if rule == "optimistic" else self._pattern.outlook(request, quote)
         if not asks:
             return admit.NOTHING_KEPT
         if rule == "headroom":
-            return admit.headroom(self._queues.seats_used)
+            return admit.headroom(self._queues.seats_used + sum(other.seats for other in self._queues.holding))
         if self._outlooks is None:
-            self._outlooks = [each for other in self._queues.running for each in self._pattern.outlook(other)]
+            holders = [*self._queues.running, *self._queues.holding]
+            self._outlooks = [each for other in holders for each in self._pattern.outlook(other)]
         if rule == "reserve":
-            return admit.reserve(self._outlooks, asks)
+            return admit.reserve(self._outlooks, asks, by=admit.CUT if cut else "reserve")
         return admit.predict(self._outlooks, asks, self._model.answers)
 
     @property
     def _room(self) -> Room:
-        return self._model.room(self.left, untouched=not self._moving)
+        by = f"--gap-ms {self._bound.gap_ms:g}" if self._bound else ""
+        return self._model.room(self.left, untouched=not self._moving, by=by)
 
     def _name_holders(self) -> tuple[tuple[Holder, ...], int]:
         """Who would free how much by leaving, the largest first."""
         if self._holders is None:
-            rows = [Holder(request.id, *self._pattern.holding(request)) for request in self._queues.running]
+            holders = [*self._queues.running, *self._queues.holding]
+            rows = [Holder(request.id, *self._pattern.holding(request)) for request in holders]
             rows.sort(key=lambda row: -row.blocks)
             self._holders = tuple(rows[:_NAMED_HOLDERS]), max(0, len(rows) - _NAMED_HOLDERS)
         return self._holders
@@ -256,4 +347,5 @@ class Planner:
         entry = self._pattern.entry(request, work, cost, extra)
         self.entries.append(entry)
         self._moving.add(request.arrival)
+        self.divided |= not work.whole
         request.verdict = Go(cost)

@@ -1,18 +1,22 @@
 """Where each live request of one model is, and every move between these places. Nothing else moves a request.
 
 waiting    in the queue, sorted by the policy's order
-awaiting   beside the queue: something outside the step is awaited (a grammar, a reload)
+awaiting   beside the queue: something outside the step is awaited (a grammar)
+reloading  holding space, and no seat: blocks are brought back from tiers; `returned` once that is over
 running    holding seats
 ended      over, and named by a step that runs: its space is given back when that step comes back
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from headway.core.errors import DuplicateRequest, UnknownRequest
 from headway.core.request import AnyEmission, Request, Stage
-from headway.core.verdict import Input
+from headway.core.verdict import Input, Wait
 from headway.engine.line import FairLine, Line, SortedLine
 from headway.policy.fair import OUTPUT_WEIGHT, Counters
 from headway.policy.order import Order
@@ -30,6 +34,8 @@ class Queues:
         self.waiting: Line = SortedLine(order) if self._counters is None else FairLine(self._counters)
         self.running: list[Request] = []
         self.awaiting: dict[int, Request] = {}
+        self.reloading: list[Request] = []
+        self.returned: list[Request] = []
         self.seats_used = 0
         self._live: dict[int, Request] = {}
         self._by_id: dict[str, Request] = {}
@@ -44,7 +50,12 @@ class Queues:
     @property
     def idle(self) -> bool:
         """Whether no step could move anyone."""
-        return not len(self.waiting) and not self.running
+        return not len(self.waiting) and not self.running and not self.returned
+
+    @property
+    def holding(self) -> list[Request]:
+        """Those that hold space without a seat."""
+        return self.reloading + self.returned
 
     def find(self, request_id: str) -> Request | None:
         """The request of that id that has not ended, or None."""
@@ -83,15 +94,46 @@ class Queues:
             self.waiting.add(request)
         return request
 
+    def retried(self, request: Request, what: Input, have: int) -> Wait:
+        """What a request awaits was tried for again: `have` of it is there. Its wait now. Raises UnknownRequest when
+        it does not await that."""
+        if what not in request.awaits:
+            raise UnknownRequest(request.id)
+        wait = request.awaits[what]
+        request.awaits[what] = msgspec.structs.replace(wait, have=have, short=wait.need - have)
+        request.verdict = next(iter(request.awaits.values()))
+        return request.awaits[what]
+
     def admit(self, request: Request, cost: int) -> None:
-        """From the queue to its seats, with `cost` to be spent for it at first."""
-        self.waiting.remove(request)
+        """From the queue to its seats, or from a reload, with `cost` to be spent for it at first."""
+        if request in self.returned:
+            self.returned.remove(request)
+        else:
+            self.waiting.remove(request)
         if not request.preemptions:
             self.charge(request, cost)
         request.move(Stage.RUNNING)
         request.overtaken = 0
         self.running.append(request)
         self.seats_used += request.seats
+
+    def reload(self, request: Request, wait: Wait) -> None:
+        """From the queue, with its space: it awaits blocks from tiers."""
+        self.waiting.remove(request)
+        request.verdict, request.overtaken = wait, 0
+        self.reloading.append(request)
+
+    def reloaded(self, request: Request) -> None:
+        """They are there: it needs a seat."""
+        self.reloading.remove(request)
+        request.verdict = None
+        insort(self.returned, request, key=self.order)
+
+    def drop(self, request: Request) -> None:
+        """It held space without a seat, and lost it: back to its old place in the queue."""
+        self._unhold(request)
+        request.verdict = None
+        self.waiting.add(request)
 
     def preempt(self, request: Request) -> None:
         """From its seats back to its old place in the queue."""
@@ -121,6 +163,8 @@ class Queues:
         """Out of where it is. It stays among the live ones until `forget`."""
         if request.arrival in self.awaiting:
             del self.awaiting[request.arrival]
+        elif request in self.holding:
+            self._unhold(request)
         elif request.stage is Stage.WAITING:
             self.waiting.remove(request)
         else:
@@ -134,6 +178,9 @@ class Queues:
         self._live.pop(request.arrival, None)
         if self._by_id.get(request.id) is request:
             del self._by_id[request.id]
+
+    def _unhold(self, request: Request) -> None:
+        (self.reloading if request in self.reloading else self.returned).remove(request)
 
     def _leave_seats(self, request: Request) -> None:
         self.running.remove(request)

@@ -10,32 +10,46 @@ import struct
 import sys
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headway.front.exchange import OUTGOING
 from headway.front.limits import ServeLimits
 from headway.front.refusals import Refusal
+from headway.front.writing import Answer
 
 if sys.platform == "linux":
     from fcntl import ioctl
     from termios import TIOCOUTQ
 
+#: Bytes of a request's line and headers.
+_MOST_HEAD_BYTES = 64 << 10
+_INVALID = "it is not valid HTTP/1.1, or its headers are too long"
 
-class Connection(H11Protocol):
+
+class Connection(HttpToolsProtocol):
     """Lets the application see whether a client reads (`Outgoing`), and ends the connection of one that does not:
     closing it would wait for that client.
 
     No client can hold a connection forever. Silent between requests, or before the first, it
     ends after `keep_alive_seconds`; headers that began, and what follows a body that was answered unread, have their
-    own bounds; all else is some exchange's, which has bounds of its own (`BoundedBody`, `Exchanges`)."""
+    own bounds; all else is some exchange's, which has bounds of its own (`BoundedBody`, `Exchanges`).
+
+    What is wrong is answered in its turn: not before the answers to what came before it."""
 
     def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, **rest: Any) -> None:
         super().__init__(app_state=app_state | {OUTGOING: self}, **rest)
         self._limits = limits
         self._late: asyncio.TimerHandle | None = None
+        self._head_bytes = 0  # of the request whose headers are not complete; 0 between requests
+        self._begun = 0  # requests in the bytes that came last
+        self._in_body = False
+        self._wrong = ""  # why nothing more is read
         self.silent_since = self.loop.time()
+
+    # -- what comes ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -43,38 +57,121 @@ class Connection(H11Protocol):
         if len(self.connections) > self._limits.max_connections:
             self._make_room()
 
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.transport.is_closing():
-            self._in_time()
-        elif self.conn.their_state is h11.IDLE:
-            if not self.conn.trailing_data[0]:
-                self._in_time()
-                self._await_request()
-            elif self._late is None:
-                self._late = self.loop.call_later(self._limits.header_seconds, self._headers_are_late)
-        elif self.conn.their_state is not h11.SEND_BODY or self.conn.our_state is not h11.DONE:
-            self._in_time()
-        elif self._late is None:
-            self._late = self.loop.call_later(self._limits.body_seconds, self.transport.close)
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._wrong:
+            return
+        in_body, self._begun = self._in_body, 0
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._wrong = self._wrong or _INVALID
+        if self._head_bytes and self._begun + in_body < 2:  # all of it belongs to one head
+            self._head_bytes += len(data)
+            if self._head_bytes > _MOST_HEAD_BYTES:
+                self._wrong = _INVALID
+        if self._wrong:
+            self._end_in_turn()
+        else:
+            self._watch()
+
+    def _feed(self, data: bytes) -> None:
+        """Another protocol than HTTP/1.1 is never chosen: a request that offers one is answered as any other."""
+        while data:
+            try:
+                return self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offered:
+                data = data[offered.args[0] :]
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 1
+        self._begun += 1
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value.rstrip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes, self._in_body = 0, True
+        version, scope = self.parser.get_http_version(), self.scope
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and version == "1.1"):  # RFC 9112 3.2
+            self._wrong = f"it has {hosts or 'no'} Host header{'s' if hosts else ''}"
+            raise ValueError(self._wrong)
+        raw_path, _, query = self.url.partition(b"?")
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = self.root_path + unquote(raw_path.decode("ascii"))
+        scope["raw_path"] = self.root_path.encode("ascii") + raw_path
+        scope["query_string"] = query
+        before = self.cycle
+        self.cycle = Answer(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_body = False
+
+    def _should_upgrade(self) -> bool:
+        return False
+
+    # -- how long it may take ----------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
         self.silent_since = self.loop.time()
         super().on_response_complete()
+        if self._wrong and not self.pipeline:
+            self._end_in_turn()
+        else:
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._in_time()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
-    def send_400_response(self, msg: str) -> None:
-        text = f"{msg.rstrip('.')}: it is not valid HTTP/1.1, or its headers are too long"
-        self._refuse(Refusal(400, text, code="invalid_http"))
-
     @property
     def silent(self) -> bool:
         """Whether it is open and nothing is asked."""
         return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
+
+    @property
+    def _answered(self) -> bool:
+        """Whether every request so far is."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        """Bound what is waited for now."""
+        if self.transport.is_closing() or not self._answered:
+            self._in_time()
+        elif self._in_body:
+            self._bound(self._limits.body_seconds, self.transport.close)
+        elif self._head_bytes:
+            self._unset_keepalive_if_required()
+            self._bound(self._limits.header_seconds, self._headers_are_late)
+        else:
+            self._in_time()
+            self._await_request()
+
+    def _bound(self, seconds: float, end: Any) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(seconds, end)
 
     def _await_request(self) -> None:
         if self.timeout_keep_alive_task is None:
@@ -87,6 +184,13 @@ class Connection(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(self._limits.slow_reader_seconds, self.abort)
+
+    # -- refusals of what never became an exchange ------------------------------------------------------------
 
     def _headers_are_late(self) -> None:
         text = f"the headers did not arrive within {self._limits.header_seconds:g} s, which is the limit"
@@ -105,23 +209,32 @@ class Connection(H11Protocol):
             text = f"{self._limits.max_connections} connections are open and busy, which is the limit"
             self._refuse(Refusal(503, text, code="too_many_connections", headers={"retry-after": "2"}))
 
+    def _end_in_turn(self) -> None:
+        """Refuse what is no request once all before it is answered."""
+        if self._answered or self._in_body:
+            self._refuse(Refusal(400, f"Invalid HTTP request received: {self._wrong}", code="invalid_http"))
+        else:
+            self.flow.pause_reading()
+
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer what never became an exchange, and close."""
+        """Answer, and close."""
         if self.transport.is_closing():
             return
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # another answer has begun
+        if not self._answered and self.cycle.response_started:  # another answer has begun
             self.transport.close()
             return
         response = refusal.response()
-        headers = [*response.raw_headers, (b"x-request-id", secrets.token_hex(8).encode()), (b"connection", b"close")]
-        reason = HTTPStatus(refusal.status).phrase.encode()
-        for event in (
-            h11.Response(status_code=refusal.status, headers=headers, reason=reason),
-            h11.Data(data=bytes(response.body)),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        own = [(b"x-request-id", secrets.token_hex(8).encode()), (b"connection", b"close")]
+        lines = [b"%b: %b\r\n" % header for header in (*response.raw_headers, *own)]
+        status = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n".encode()
+        self.transport.write(b"".join([status, *lines, b"\r\n", bytes(response.body)]))
         self.transport.close()
+
+    # -- how it is read by the client -------------------------------------------------------------------------
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self.flow.write_paused)
 
     def unsent_bytes(self) -> int:
         unsent: int = self.transport.get_write_buffer_size()
@@ -136,8 +249,3 @@ class Connection(H11Protocol):
         if (connection := self.transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():
-            self.loop.call_later(self._limits.slow_reader_seconds, self.abort)

@@ -30,6 +30,11 @@ OUTGOING = "headway.outgoing"
 class Outgoing(Protocol):
     """One connection, seen from its end that is read."""
 
+    @property
+    def blocked(self) -> bool:
+        """Whether what is sent now waits until the client has taken something."""
+        ...
+
     def unsent_bytes(self) -> int:
         """Bytes that the client has not received yet, in this process's buffer and in the kernel's."""
         ...
@@ -120,6 +125,8 @@ class Exchanges:
         """Hand a message to the socket. That waits only until the client has taken enough of what was handed over
         before; a client that takes nothing of it for too long is dropped."""
         outgoing: Outgoing | None = scope.get("state", {}).get(OUTGOING)
+        if outgoing is not None and not outgoing.blocked:
+            return await send(message)  # a timer where nothing is waited for costs as much as a token's text
         while True:
             unsent = outgoing.unsent_bytes() if outgoing else 0
             try:

@@ -20,17 +20,19 @@ from headway.core.request import AnyEmission, AnyRequest, Embedded, EmbedRequest
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
 from headway.front.limits import ServeLimits
+from headway.front.looks import Looks
 from headway.front.models import FrontEncoder, FrontImageModel, FrontModel, FrontTextModel, front_model
 from headway.front.quota import Claim, WaitingQuota
 from headway.front.refusals import Refusal
 from headway.replica.link import Link
-from headway.replica.messages import Cancel, LoadFailed, Loading, Ready, Rejected, Submit, ToFront, Told
+from headway.replica.messages import Cancel, LoadFailed, Loading, Looked, Ready, Rejected, Submit, ToFront, Told
 from headway.replica.options import ReplicaOptions
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import Story
 from headway.story.sinks.log import EventLog
 from headway.story.sinks.metrics import Metrics
 from headway.story.sinks.ring import EventRing
+from headway.story.tell.alarms import alarm
 
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
@@ -76,7 +78,7 @@ class Inbox:
     prompts that wait, until it is admitted; `timer` ends it when it has lived for too long.
     """
 
-    queue: asyncio.Queue[Arriving] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[Arriving | None] = field(default_factory=asyncio.Queue)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     refused: End | None = None
@@ -89,7 +91,7 @@ class Inbox:
 
 class Front:
     """Everything between HTTP and the replica. All methods run on one event loop. `files` are the models' by served
-    name."""
+    name. `on_alarm` is told at once, in a sentence, what whoever runs the server should know."""
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class Front:
         log: EventLog | None = None,
         log_prompts: bool = False,
         on_change: Callable[[ToFront], None] = lambda message: None,
+        on_alarm: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.options = options
         self.limits = limits or ServeLimits()
@@ -119,7 +122,8 @@ class Front:
         self.ready: Ready | None = None  # of the replica that serves now, or served last
         self.failure = ""
         self.link = Link(options, heard=self._heard, died=self._died)
-        self._on_change = on_change
+        self.looks = Looks(lambda message: self.link.say(message))
+        self._on_change, self._on_alarm = on_change, on_alarm
         self._inboxes: dict[str, Inbox] = {}
         self._ends: deque[float] = deque(maxlen=1000)
         self._ids = {"r": count(1), "look": count(1)}
@@ -186,7 +190,7 @@ class Front:
         news: Sequence[AnyRequest],
         received_at: int,
         claim: Claim | None = None,
-        queue: asyncio.Queue[Arriving] | None = None,
+        queue: asyncio.Queue[Arriving | None] | None = None,
     ) -> list[Inbox]:
         """Send the requests of one exchange to the replica, in one message; their positions are split off from the
         exchange's `claim`. What comes of them goes to `queue`. Raises DuplicateRequest, with nothing sent, for an id
@@ -202,7 +206,7 @@ class Front:
         self.link.say(Submit(first, tuple(others)))
         return inboxes
 
-    def _open(self, new: AnyRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving]) -> Inbox:
+    def _open(self, new: AnyRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving | None]) -> Inbox:
         """A request's inbox, and the beginning of its story."""
         inbox = self._inboxes[new.id] = Inbox(queue)
         inbox.claim = claim.split(new.positions)
@@ -325,9 +329,11 @@ class Front:
                 self._rejected(message)
             case LoadFailed():
                 self.state, self.failure = "failed", message.message
+            case Looked():
+                self.looks.heard(message)
             case Loading():
                 pass
-        if not isinstance(message, Told | Rejected):
+        if not isinstance(message, Told | Rejected | Looked):
             self._on_change(message)
 
     def _are_ready(self, message: Ready) -> None:
@@ -428,3 +434,5 @@ class Front:
         self.ring.append(event)
         if self.log is not None and not self.log.append(event):
             self.metrics.lose_logged()
+        if (sentence := alarm(event)) is not None:
+            self._on_alarm(sentence)

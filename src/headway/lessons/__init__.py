@@ -1,1 +1,1 @@
-"""Seven lessons (`headway lesson`): predict a number, see the real engine run, read why."""
+"""Nine lessons (`headway lesson`): predict a number, see the real engine run, read why."""

@@ -8,9 +8,11 @@ from headway.lessons import (
     fed_back,
     lost_state,
     one_set_of_weights,
+    recovery_loop,
     same_prompt,
     space_or_turn,
     step_budget,
+    three_prices,
 )
 from headway.lessons.lesson import Lesson
 
@@ -22,6 +24,8 @@ LESSONS: tuple[Lesson, ...] = (
     space_or_turn.LESSON,
     lost_state.LESSON,
     bigger_batch.LESSON,
+    recovery_loop.LESSON,
+    three_prices.LESSON,
 )
 
 

@@ -1,7 +1,8 @@
 """Lesson 2: what is fed back. Three patterns: a chosen token, an updated latent, nothing.
 
-All three run on the real engine, each with its own pattern, over fake executors: they take the steps of such models,
-what goes in, what comes out and what goes back, and nothing of their quality."""
+All three run on the real engine, each with its own pattern: the image by the real model, text and embedding over fake
+executors, which take the steps of such models, what goes in, what comes out and what goes back, and nothing of their
+quality."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ from headway.core.plan import (
     Update,
     Vector,
 )
-from headway.core.request import EmbedRequest, ImageRequest, NewRequest, TextRequest
+from headway.core.request import EmbedRequest, NewRequest, TextRequest
 from headway.engine.served import ServedModel
+from headway.lessons.drawing import Drawing, drawing
 from headway.lessons.lesson import Code, Lesson, Measured, Question
 from headway.lessons.model import Model
 from headway.lessons.runs import prompt, serve
@@ -38,7 +40,6 @@ from headway.patterns.text.pattern import text_model
 from headway.story.tell.sentences import count
 
 PROMPT, TOKENS, UPDATES, VALUES = 12, 5, 8, 768
-LATENT_BYTES = 16
 
 
 @dataclass
@@ -98,9 +99,14 @@ class RecordingExecutor:
                 self._evaluations.note("decode to pixels", before, repr(pixels))
         return result
 
-    def _latent(self, item: Item) -> bytes:
+    def _latent(self, item: Item) -> Sequence[object]:
+        """The values of the item's latent: none before its first item."""
+        if not _has_slot(item):
+            return ()
         executor = self._executor
-        return executor.latent(item.slot) if isinstance(executor, FakeDiffusion) and _has_slot(item) else b""
+        if isinstance(executor, FakeDiffusion):
+            return executor.latent(item.slot)
+        return executor.values(item.slot)  # type: ignore[attr-defined, no-any-return]
 
 
 def _has_slot(item: Item) -> TypeGuard[Encode | Update | DecodePixels]:
@@ -121,11 +127,11 @@ def text() -> Evaluations:
     return run(executor, lambda watched: text_model(watched, StateMemory(BlockPool(8, 16), prefix_cache=False)), new)
 
 
-def image() -> Evaluations:
+def image(drawn: Drawing) -> Evaluations:
     """A latent that starts as noise is updated a fixed number of times; then it becomes pixels."""
-    new = ImageRequest(id="image", prompt=tuple(prompt(PROMPT)), updates=UPDATES)
-    pool = BytePool(LATENT_BYTES)
-    return run(FakeDiffusion(), lambda watched: image_model(watched, pool, lambda asked: LATENT_BYTES), new)
+    executor = drawn.executor
+    pool = BytePool(executor.most_state_bytes, executor.forget)
+    return run(executor, lambda watched: image_model(watched, pool, executor.state_bytes), drawn.news[0])
 
 
 def embedding() -> Evaluations:
@@ -136,20 +142,23 @@ def embedding() -> Evaluations:
 
 def measure(model: Model) -> Measured:
     """Runs one request of each pattern."""
-    ran = {"text": text(), "image": image(), "embed": embedding()}
+    drawn = drawing(model, UPDATES, ["image"])
+    ran = {"text": text(), "image": image(drawn), "embed": embedding()}
+    latent, again = max(ran["image"].fed_back), sum(back > 0 for back in ran["image"].fed_back)
     units = {"text": "token", "image": "value", "embed": "token"}
     return Measured(
         answer=len(ran["embed"].went_in),
         counts={name: evaluations.row() for name, evaluations in ran.items()},
-        story=tuple(line for name, evaluations in ran.items() for line in evaluations.lines(name, units[name])),
+        story=drawn.note
+        + tuple(line for name, evaluations in ran.items() for line in evaluations.lines(name, units[name])),
         why=(
             f"Text: the first evaluation takes all {PROMPT} prompt positions, and a token is chosen. That one token "
             f"is fed back, and the state of the earlier positions is kept, so each later evaluation has one "
             f"position: {len(ran['text'].went_in)} evaluations for {TOKENS} tokens.",
-            f"Image: one part of the model encodes the prompt. Then the whole latent, {LATENT_BYTES} bytes here, is "
-            f"fed back from update to update, {sum(back > 0 for back in ran['image'].fed_back)} times. Nothing is "
-            f"chosen, and the number of updates, {UPDATES}, is fixed beforehand. Another part decodes the latent to "
-            f"pixels, and nothing is fed back: {len(ran['image'].went_in)} evaluations in all.",
+            f"Image: one part of the model encodes the prompt. Then the whole latent, {latent:,} values here, is fed "
+            f"back from update to update, {again} times. Nothing is chosen, and the number of updates, {UPDATES}, is "
+            f"fixed beforehand. Another part decodes the latent to pixels, and nothing is fed back: "
+            f"{len(ran['image'].went_in)} evaluations in all.",
             f"Embedding: {VALUES} values leave one evaluation together, and nothing goes back. How many values come "
             "out says nothing about how many evaluations it took.",
         ),
@@ -160,8 +169,9 @@ LESSON = Lesson(
     number=2,
     slug="what-is-fed-back",
     title="What is fed back",
-    runs_on="The real engine and the three patterns that it serves, over fake executors: they take the "
-    "same steps as such models, and produce no picture or meaning.",
+    runs_on="The real engine and the three patterns that it serves. The image is drawn by the real model emoji-64 "
+    "(where diffusers is not installed a fake one stands in, and the lesson says so); text and embedding run over "
+    "fake executors, which take the same steps as such models and produce no meaning.",
     question=Question(
         f"A text of {PROMPT} tokens is turned into an embedding of {VALUES} values. How many evaluations of the "
         "model (forward passes) does that take?",

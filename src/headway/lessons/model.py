@@ -1,4 +1,4 @@
-"""The real model that some lessons run: loaded once, when the first of them needs it."""
+"""The real models that some lessons run, of texts and of images: loaded once, when the first of them needs it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # numpy comes with them: too slow for --help
     from headway.artifacts.files import ModelFiles
+    from headway.compute.image.executor import DiffusionExecutor
     from headway.compute.text.executor import TextExecutor
 
 NAME = "smollm2-135m"
+IMAGES = "emoji-64"
 #: Blocks that the largest run of the lessons needs, and some to spare.
 BLOCKS = 40
 TEXT = (
@@ -60,6 +62,32 @@ class Model:
         before = resident_bytes()
         executor = TextExecutor.load(files, cache=converted, blocks=BLOCKS, weights="fp32")
         return LoadedModel(executor, before, resident_bytes())
+
+    @cached_property
+    def images(self) -> DiffusionExecutor | None:
+        """The image model; None where diffusers is not installed. Raises ArtifactError when it cannot be obtained."""
+        try:
+            from headway.compute.image.executor import DiffusionExecutor
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "diffusers":
+                raise
+            return None
+        from headway.artifacts.cache import Cache
+
+        return DiffusionExecutor.load(self.image_files, cache=Cache.at(self.cache).converted, weights="fp32")
+
+    @cached_property
+    def image_files(self) -> ModelFiles:
+        from headway.artifacts import resolve
+
+        return resolve(IMAGES, cache=self.cache)
+
+    def drawing(self, text: str) -> tuple[int, ...]:
+        """What is to be drawn, in tokens of the image model's encoder, those around a text included."""
+        from headway.text.tokenizer import Tokenizer
+
+        assert self.image_files.pipeline is not None
+        return tuple(Tokenizer(self.image_files.pipeline.text).encode_with_special(text)[0])
 
     def prompt(self, positions: int, skip: int = 0) -> list[int]:
         """So many tokens of a plain text, after its first `skip`."""

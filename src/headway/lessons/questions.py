@@ -15,7 +15,7 @@ def questions(measured: Mapping[int, Measured]) -> list[ClosingQuestion]:
     return [
         _shared_model(measured[1], measured[4]),
         _left_over(measured[3]),
-        _loop(measured[2]),
+        _loop(measured[8]),
         _evicting(measured[4]),
         _values(measured[2]),
     ]
@@ -48,25 +48,32 @@ def _left_over(third: Measured) -> ClosingQuestion:
     )
 
 
-def _loop(second: Measured) -> ClosingQuestion:
-    text, image, embed = (second.counts[name] for name in ("text", "image", "embed"))
-    fed = "evaluations_of_fed_back_input"
+def _loop(eighth: Measured) -> ClosingQuestion:
+    before, loop, cut, more = (
+        eighth.counts[name] for name in ("before", "in_the_loop", "admission_cut", "one_block_more")
+    )
+    again, tokens = "recomputed_per_second", "tokens_per_second"
     return ClosingQuestion(
         Question(
-            "Someone says that a model works in a loop. What would be evidence of it?",
+            "Goodput drops while ten preemptions a second each cause 2,000 positions of recomputation. What evidence "
+            "supports a recovery loop?",
             "",
             {
-                "a": "the answer has many values",
-                "b": "the answer arrives in pieces",
-                "c": "later evaluations take the output of earlier ones as input",
-                "d": "the model has many layers",
+                "a": "preemptions: there are ten a second",
+                "b": "goodput fell: fewer tokens a second reach callers",
+                "c": "recomputed positions rose with the fall of goodput: 20,000 a second of prompt work are work "
+                "that was done before",
+                "d": "memory is full",
             },
         ),
         "c",
-        f"In lesson 2, {text[fed]} of {text['evaluations']} evaluations of the text took the token chosen "
-        f"before as input, and {image[fed]} of {image['evaluations']} of the image the latent updated before; of "
-        f"the embedding {embed[fed]} of {embed['evaluations']} did. A large answer can leave one evaluation, a "
-        "server can cut it into pieces, and layers follow each other within one evaluation.",
+        "Ten a second that lose 2,000 each are 20,000 positions computed again; beside 20,000 of prompts, prompt "
+        f"work doubles. In lesson 8, a tenth of that, {loop['preempted_per_second']} preemptions a second cost "
+        f"{loop[again]:,} of {loop['prompt_work_per_second']:,} positions, and goodput fell from {before[tokens]} to "
+        f"{loop[tokens]} tokens a second. Preemptions alone may be cheap (a prefix cache finds the state again), "
+        "goodput also falls where nobody asks, and a full pool is a used one: lost work that rises while goodput "
+        f"falls is the evidence, and what ends it the proof. With admission cut {cut[again]} were computed again and "
+        f"goodput was {cut[tokens]}, with one block more {more[tokens]}.",
     )
 
 

@@ -13,17 +13,19 @@ from headway.core.errors import InvariantError
 from headway.core.verdict import SpaceRule, Unit
 from headway.memory.keys import Origin
 from headway.memory.prefix import PrefixIndex
+from headway.memory.tiers import Tiers
 
 
 class BlockPool:
     """`total` blocks of `block_tokens` positions each. `step` is the step that is being planned, which is what an
-    eviction is remembered with."""
+    eviction is remembered with. `tiers`, where there are any, are told of every whole block that is indexed."""
 
     rule: SpaceRule = "blocks"
     unit: Unit = "blocks"
 
-    def __init__(self, total: int, block_tokens: int) -> None:
+    def __init__(self, total: int, block_tokens: int, tiers: Tiers | None = None) -> None:
         self.total = total
+        self.tiers = tiers
         self.block_tokens = block_tokens
         self.index = PrefixIndex()
         self.evictions = 0
@@ -63,6 +65,8 @@ class BlockPool:
             self.index.evict(key, self.step)
             self._key[block] = None
             self.evictions += 1
+            if self.tiers is not None:
+                self.tiers.gone(block)
         else:
             raise InvariantError("a block was taken from a pool that has none left")
         self._references[block] = 1
@@ -75,6 +79,12 @@ class BlockPool:
                 raise InvariantError(f"block {block} is free and cannot be shared")
             del self._reusable[block]
         self._references[block] += 1
+
+    def used(self, block: int) -> None:
+        """An indexed block was found by a request: its copies are of use, or it is to have one."""
+        key = self._key[block]
+        if self.tiers is not None and key is not None:
+            self.tiers.indexed(block, key)
 
     def renew(self, block: int) -> None:
         """A reusable block was of use just now, so it is evicted last."""
@@ -92,6 +102,8 @@ class BlockPool:
         key = self._key[block]
         if key is not None and not keep:
             self.index.forget(key)
+            if self.tiers is not None:
+                self.tiers.spoil(block, key)
             key = self._key[block] = None
         if key is None:
             self._free.append(block)
@@ -106,6 +118,8 @@ class BlockPool:
         if self._key[block] is None and self.index.get(key) is None:
             self._key[block] = key
             self.index.put(key, block, parent, tokens, origin)
+            if self.tiers is not None and len(tokens) == self.block_tokens:
+                self.tiers.indexed(block, key)
 
     def check(self, references: dict[int, int]) -> None:
         """Raise InvariantError unless the pool's references are exactly `references` and its sets partition it."""

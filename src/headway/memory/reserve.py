@@ -47,6 +47,7 @@ class Reservation:
     matched    already computed blocks per sequence, found by prefix, in table order
     fresh      blocks that must come from the free and reusable ones
     revived    matched blocks that are reusable now: they cannot be counted as available as well
+    stored     keys of the blocks that follow the leading sequence's matched ones and lie in tiers: to be reloaded
     begun      what the block behind the leading sequence's matched ones begins with: a block to copy, and how many
                of its positions agree; None when none does
     """
@@ -57,10 +58,12 @@ class Reservation:
     fresh: int
     revived: int
     begun: tuple[int, int] | None = None
+    stored: tuple[bytes, ...] = ()
 
     def inherited(self, block_tokens: int) -> int:
         """Positions that the leading sequence need not compute."""
-        return len(self.matched[0]) * block_tokens + (self.begun[1] if self.begun else 0)
+        whole = len(self.matched[0]) + len(self.stored)
+        return whole * block_tokens + (self.begun[1] if self.begun else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,9 @@ class StateMemory:
         shared = prompt // size if n > 1 else 0
         return (shared + (self.pool.total - shared) // n) * size - prompt
 
-    def quote(self, sequences: Sequence[History]) -> Reservation:
-        """For the unfinished sequences of one request, the leading one first. Changes nothing."""
+    def quote(self, sequences: Sequence[History], *, reload: bool = True) -> Reservation:
+        """For the unfinished sequences of one request, the leading one first; without `reload` nothing of it comes
+        from tiers. Changes nothing."""
         size = self.pool.block_tokens
         sizes = tuple(blocks_for(sequence.known + 1, size) for sequence in sequences)
         shared = sequences[0].prompt // size if len(sequences) > 1 else 0
@@ -105,8 +109,9 @@ class StateMemory:
         fresh = shared - have
         fresh += sum(total - max(len(found), shared) for total, found in zip(sizes, matched, strict=True))
         revived = len({block for found in matched for block in found if self.pool.is_reusable(block)})
-        begun = self._begun(sequences[0], len(matched[0]))
-        return Reservation(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived, begun)
+        stored = self._stored(sequences[0], len(matched[0])) if reload else ()
+        begun = None if stored else self._begun(sequences[0], len(matched[0]))
+        return Reservation(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived, begun, stored)
 
     def available(self, quoted: Reservation) -> int:
         """Blocks that could serve `quoted.fresh`."""
@@ -120,6 +125,7 @@ class StateMemory:
         for found in quoted.matched:
             for block in found:
                 self.pool.share(block)
+                self.pool.used(block)
         if quoted.begun is not None:  # copied before anything is written, so it may even be evicted by this
             self.pool.renew(quoted.begun[0])
         tables: list[BlockTable] = []
@@ -176,6 +182,13 @@ class StateMemory:
             return []
         limit = sequence.inheritable // self.pool.block_tokens
         return self.pool.index.match(sequence.keys.upto(sequence.tokens, limit), limit)
+
+    def _stored(self, sequence: History, matched: int) -> tuple[bytes, ...]:
+        """Keys of the blocks behind `matched` ones that lie in tiers."""
+        if self.pool.tiers is None or not self.prefix_cache:
+            return ()
+        limit = sequence.inheritable // self.pool.block_tokens
+        return tuple(self.pool.tiers.found(sequence.keys.upto(sequence.tokens, limit)[matched:limit]))
 
     def _begun(self, sequence: History, matched: int) -> tuple[int, int] | None:
         """The block to copy behind `matched` whole blocks, and how many of its positions agree."""

@@ -10,16 +10,25 @@ class BlockTable:
     """The blocks of one sequence in order of position. Each entry is one reference in the pool; the first `found` of
     them were not taken for it."""
 
-    __slots__ = ("_pool", "_published", "blocks", "found")
+    __slots__ = ("_named", "_pool", "_published", "blocks", "found")
 
     def __init__(self, pool: BlockPool, blocks: list[int], published: int) -> None:
         self._pool = pool
         self.blocks = blocks
         self.found = len(blocks)
         self._published = published  # leading blocks that need no further publishing
+        self._named: tuple[int, ...] | None = None
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The blocks as a plan names them; the same object until they change."""
+        if self._named is None:
+            self._named = tuple(self.blocks)
+        return self._named
 
     def grow(self, count: int) -> list[int]:
         """Append `count` blocks, which the caller knows to be available. Returns them."""
+        self._named = None
         fresh = [self._pool.take() for _ in range(count)]
         self.blocks.extend(fresh)
         return fresh
@@ -56,6 +65,7 @@ class BlockTable:
 
     def _drop_beyond(self, length: int, *, keep: bool) -> int:
         """The last block goes first, so that a prefix outlives what follows it."""
+        self._named = None
         spare = self.blocks[length:]
         for block in reversed(spare):
             self._pool.drop(block, keep=keep)

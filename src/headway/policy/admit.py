@@ -10,7 +10,8 @@ reserve      all that those who run, and the newcomer, may still take at most: n
 predict      what they are likely to need at the fullest moment to come, as recent answers were long (the
              "past-future" scheduler, Gong et al., ASPLOS 2025); while too few have ended to tell, it is `headroom`
 
-Where nobody runs, the newcomer has the pool to itself, and goes under all four.
+Where nobody runs, the newcomer has the pool to itself, and goes under all four. While a recovery loop has admission
+cut (`policy/recovery.py`), it is `reserve`, whatever it was.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from dataclasses import dataclass
 REMEMBERED, LEAST_HISTORY = 256, 32
 #: Of the remembered answers that were longer than a sequence is by now, this share is assumed to be shorter than it.
 QUANTILE = 0.5
+#: Who says what is kept while a recovery loop has admission cut.
+CUT = "recovery"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Space that must be left when a request is admitted, and who says so: `by` is the value of `--admit`."""
+    """Space that must be left when a request is admitted. `by` says who says so: the value of `--admit`, or `CUT`."""
 
     space: int
     by: str
@@ -92,9 +95,9 @@ def headroom(running: int) -> Kept:
     return Kept(running, "headroom")
 
 
-def reserve(running: Iterable[Outlook], asks: Iterable[Outlook]) -> Kept:
+def reserve(running: Iterable[Outlook], asks: Iterable[Outlook], by: str = "reserve") -> Kept:
     """For all that may come."""
-    return Kept(sum(each.growth for each in running) + sum(each.growth for each in asks), "reserve")
+    return Kept(sum(each.growth for each in running) + sum(each.growth for each in asks), by)
 
 
 def predict(running: Sequence[Outlook], asks: Sequence[Outlook], lengths: AnswerLengths) -> Kept:

@@ -3,9 +3,22 @@
 Whole items of running requests come first (for text, one decode position for each decoding sequence); then what
 can be divided (chunks of prompts), of running requests before newly admitted ones, in order. Drafts use what decode
 positions leave, so they can delay a chunk but never a token.
+
+Whoever decodes waits for the whole step. With `--step-tokens auto` the chunks beside them are as large as keeps that
+under `--gap-ms`, by what recent steps took; where nobody decodes a step is as large as any.
 """
 
 from __future__ import annotations
+
+from headway.policy.turns import Pace
+
+#: The part of the gap that a step is expected to take: of steps that take it on average, half take longer.
+AIM = 0.8
+#: A chunk that a prompt may always have, so that it moves where decoding alone takes the gap.
+LEAST_CHUNK = 32
+#: How far beyond the largest step that was measured the next one may go: a line through small steps says little of
+#: large ones.
+_GROWTH = 4
 
 
 def granted(cost: int, budget: int, *, whole: bool, untouched: bool = False) -> int:
@@ -14,6 +27,12 @@ def granted(cost: int, budget: int, *, whole: bool, untouched: bool = False) -> 
     if not whole:
         return max(0, min(cost, budget))
     return cost if cost <= budget or untouched else 0
+
+
+def beside(decoding: int, pace: Pace, gap_ms: float) -> int:
+    """How many positions of prompts go beside `decoding` positions, so that their step keeps `gap_ms`."""
+    within = min(pace.within(AIM * gap_ms * 1e6), max(1, pace.most) * _GROWTH)
+    return max(LEAST_CHUNK, within - decoding)
 
 
 def drafts(guesses: int, *, tokens_left: int, positions_left: int, slack: int) -> int:

@@ -16,6 +16,8 @@ Work: TypeAlias = tuple[str, tuple[int, ...]]
 #: A measurement as it is kept: kind, size, rows, mean in ns, times measured.
 Row: TypeAlias = tuple[str, tuple[int, ...], int, int, int]
 
+#: Weights of the newest sample in a mean and in its deviation (RFC 6298, after Jacobson 1988).
+_MEAN, _DEVIATION = 1 / 8, 1 / 4
 #: The mean follows the machine: a measurement counts for at least so much of it.
 _LEAST_SHARE = 1 / 16
 
@@ -57,6 +59,15 @@ class Durations:
         else:
             means[rows] = _Mean(ns)
 
+    def knows(self, kind: str, size: tuple[int, ...]) -> bool:
+        """Whether anything of this kind and size was measured."""
+        return (kind, size) in self._means
+
+    def exactly(self, kind: str, size: tuple[int, ...], rows: int) -> int | None:
+        """What so many rows took themselves; None where just as many were never measured."""
+        mean = self._means.get((kind, size), {}).get(rows)
+        return None if mean is None else round(mean.ns)
+
     def ns(self, kind: str, size: tuple[int, ...], rows: int) -> int | None:
         """What `rows` would take; None where nothing of this kind and size was measured.
 
@@ -89,3 +100,22 @@ class Durations:
             for (kind, size), means in sorted(self._means.items())
             for batch, mean in sorted(means.items())
         ]
+
+
+@dataclass(slots=True)
+class Stretch:
+    """How much longer it is from step to step than what the parts of a step took by themselves: what lies between
+    them, and the steps of other models. `factor` is the mean and its deviation together, so that a promise leaves
+    room for what varies; 1 where steps take what their parts do."""
+
+    _mean: float = 1.0
+    _deviation: float = 0.0
+
+    def note(self, ratio: float) -> None:
+        """One step took so many times as long."""
+        self._deviation += (abs(ratio - self._mean) - self._deviation) * _DEVIATION
+        self._mean += (ratio - self._mean) * _MEAN
+
+    @property
+    def factor(self) -> float:
+        return max(1.0, self._mean + self._deviation)

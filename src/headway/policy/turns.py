@@ -56,6 +56,7 @@ class Pace:
     work for other models slows this one's own steps too, and must not widen their bound), and what a step of a given
     cost would take, `fixed_ns + unit_ns * cost`. All 0: nothing yet.
 
+    most       the largest cost of these steps
     paced      callers wait for each of its steps now: it has running sequences that emit a token in each
     since_ns   how long ago its last step ended; None: it has had none since it became busy
     """
@@ -63,6 +64,7 @@ class Pace:
     step_ns: int
     fixed_ns: float = 0.0
     unit_ns: float = 0.0
+    most: int = 0
     paced: bool = False
     since_ns: int | None = None
 
@@ -78,7 +80,14 @@ class Pace:
         most = mean_ns / mean_cost if mean_cost else 0.0
         unit_ns = min(most, max(0.0, together / spread)) if spread else most
         step_ns = min(ns for ns, _ in steps)
-        return cls(step_ns, mean_ns - unit_ns * mean_cost, unit_ns, paced, since_ns)
+        return cls(
+            step_ns=step_ns,
+            fixed_ns=mean_ns - unit_ns * mean_cost,
+            unit_ns=unit_ns,
+            most=max(cost for _, cost in steps),
+            paced=paced,
+            since_ns=since_ns,
+        )
 
     def within(self, room_ns: float) -> int:
         """The largest cost of a step that takes no more than `room_ns`; 0 when not even the least fits."""

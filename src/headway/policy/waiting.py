@@ -12,8 +12,9 @@ cause to pass first:
 
 Everyone who is not judged shares the value `BEHIND`, Wait(turn, order); while another model's step runs, those whom
 the next step of their own would look at share `AWAITS_MODEL`. A request that awaits something from outside
-the step (a grammar that is being compiled) is not in the queue: it blocks nobody, and queues at its place when that
-is there.
+the step is not in the queue: it blocks nobody. One whose grammar is being compiled queues at its place when that is
+there. One whose blocks are being reloaded was judged before, and holds its space: when they are there it needs a seat
+only, and is asked before the queue.
 """
 
 from __future__ import annotations
@@ -36,12 +37,18 @@ AWAITS_GRAMMAR = Wait(on="input", rule="grammar", unit="grammars", need=1, have=
 AWAITS_MODEL = Wait(on="turn", rule="model", unit="steps", need=1, have=0, short=1)
 
 
+def awaits_reload(need: int, have: int) -> Wait:
+    """Of `need` blocks that are brought back from tiers, `have` are there."""
+    return Wait(on="input", rule="reload", unit="blocks", need=need, have=have, short=need - have)
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a model has to give at this point of the step.
 
     budget     what the step may still spend, in the pattern's unit (`cost_unit`)
     untouched  nothing is in the step yet
+    by         the option by which the budget was cut, with its value; "" if it was not
     """
 
     seats: int
@@ -52,6 +59,7 @@ class Room:
     space_rule: SpaceRule = "blocks"
     space_unit: Unit = "blocks"
     cost_unit: Unit = "positions"
+    by: str = ""
 
 
 def keep_nothing() -> Kept:
@@ -120,6 +128,7 @@ def no_budget(need: int, room: Room) -> Wait:
         short=need - room.budget,
         free=room.free,
         reusable=room.reusable,
+        by=room.by,
     )
 
 

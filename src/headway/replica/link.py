@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
-import zmq
 
 from headway.core.errors import ProtocolError
-from headway.replica.messages import Cancel, LoadFailed, Ready, Stop, Submit, ToFront, decode_to_front, encode
+from headway.replica.channel import Channel
+from headway.replica.messages import Cancel, LoadFailed, Look, Ready, Stop, Submit, ToFront, decode_to_front, encode
 from headway.replica.options import ReplicaOptions
 
 _RESTART_PAUSE_S = 1.0
@@ -27,7 +26,7 @@ _STOP_PATIENCE_S = 5.0
 _WATCH_S = 0.1
 #: Messages that are taken at a time before others have their turn on the event loop.
 _AT_A_TIME = 64
-#: What the interpreter runs as the replica; its address, its options and our process id follow.
+#: What the interpreter runs as the replica; its socket's number, its options and our process id follow.
 _PROGRAM = ("-m", "headway.replica.process")
 
 
@@ -53,8 +52,7 @@ class Link:
         self._program = program
         self._heard = heard
         self._died = died
-        self._socket: zmq.Socket[bytes] | None = None
-        self._take: Callable[[], None] = lambda: None
+        self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
         self._was_ready = False
@@ -70,18 +68,18 @@ class Link:
         """Start the process and whatever watches it. Call it inside a running event loop."""
         self._keeper = asyncio.create_task(self._keep())
 
-    def say(self, message: Submit | Cancel) -> None:
+    def say(self, message: Submit | Cancel | Look) -> None:
         """Send without waiting; what is said while no replica lives is lost (its requests failed already)."""
-        if self._socket is not None:
-            self._send(self._socket, message)
+        if self._channel is not None:
+            self._send(self._channel, message)
 
     async def stop(self, patience_s: float = _STOP_PATIENCE_S) -> None:
         """Tell the process to end, wait for it, and kill it if it does not, or still loads and cannot hear."""
         self._stopping = True
         process = self._process
         if process is not None and process.poll() is None:
-            if self._socket is not None and self._was_ready and patience_s:
-                self._send(self._socket, Stop())
+            if self._channel is not None and self._was_ready and patience_s:
+                self._send(self._channel, Stop())
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     await asyncio.to_thread(process.wait, patience_s)
             process.kill()
@@ -89,12 +87,15 @@ class Link:
         if self._keeper is not None:
             await self._keeper
 
-    def _send(self, socket: zmq.Socket[bytes], message: Submit | Cancel | Stop) -> None:
-        """Done at once: the socket holds any number of messages. Its descriptor tells of a change once, and sending
-        may have taken note of one."""
-        socket.send(encode(message))
-        if _holds_messages(socket):
-            asyncio.get_running_loop().call_soon(self._take)
+    def _send(self, channel: Channel, message: Submit | Cancel | Look | Stop) -> None:
+        """Done at once, but for what a busy replica has no room for: that is sent when it has."""
+        channel.send(encode(message))
+        if not channel.flush():
+            asyncio.get_running_loop().add_writer(channel.fileno(), self._send_rest, channel)
+
+    def _send_rest(self, channel: Channel) -> None:
+        if channel.flush():
+            asyncio.get_running_loop().remove_writer(channel.fileno())
 
     async def _keep(self) -> None:
         """One process after another, until told to stop or one ends before it was ready."""
@@ -102,7 +103,7 @@ class Link:
             self._was_ready = False
             try:
                 status = await self._one_life()
-            except (OSError, zmq.ZMQError) as error:  # no process, no folder or no socket is to be had
+            except OSError as error:  # no process or no socket is to be had
                 self._heard(LoadFailed(type(error).__name__, f"the replica could not be started: {error}"))
                 return
             if self._stopping:
@@ -116,56 +117,52 @@ class Link:
             await asyncio.sleep(_RESTART_PAUSE_S)
 
     async def _one_life(self) -> int:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        with tempfile.TemporaryDirectory(prefix="headway-") as folder:
-            address = f"ipc://{Path(folder) / 'replica'}"
-            self._socket = socket = context.socket(zmq.PAIR)
-            socket.setsockopt(zmq.SNDHWM, 0)
-            socket.setsockopt(zmq.LINGER, 0)
-            try:
-                socket.bind(address)
-                words = [address, msgspec.json.encode(self._options).decode(), str(os.getpid())]
+        ours, theirs = socket.socketpair()
+        self._channel = channel = Channel(ours)
+        try:
+            with theirs:
+                words = [str(theirs.fileno()), msgspec.json.encode(self._options).decode(), str(os.getpid())]
                 self._process = subprocess.Popen(
                     [sys.executable, *self._program, *words],
                     stdin=subprocess.DEVNULL,
                     process_group=0,  # a terminal's Ctrl-C is for the front, which says when to stop
+                    pass_fds=[theirs.fileno()],
                 )
-                await self._listen(socket, self._process)
-            finally:
-                self._socket = None
-                socket.close()
-                context.term()
-            return self._process.wait()
+            await self._listen(channel, self._process)
+        finally:
+            self._channel = None
+            channel.close()
+        return self._process.wait()
 
-    async def _listen(self, socket: zmq.Socket[bytes], process: subprocess.Popen[bytes]) -> None:
+    async def _listen(self, channel: Channel, process: subprocess.Popen[bytes]) -> None:
         """Hand on what is heard as it comes, until the process is gone and nothing more is there. One that says what
         is no message, or what cannot be, is ended."""
-        loop, nonsense, heard = asyncio.get_running_loop(), asyncio.Event(), 0
+        loop, nonsense = asyncio.get_running_loop(), asyncio.Event()
 
         def take() -> None:
-            nonlocal heard
+            channel.fill()
             for _ in range(_AT_A_TIME):
-                if nonsense.is_set() or socket.closed or not _holds_messages(socket):
-                    return
-                heard += 1
-                if not self._understood(socket.recv(zmq.NOBLOCK)):
+                if nonsense.is_set() or not channel.holds:
+                    break
+                if not self._understood(channel.recv()):
                     nonsense.set()
-            loop.call_soon(take)
+            if channel.holds and not nonsense.is_set():
+                loop.call_soon(take)
+            elif channel.gone:
+                loop.remove_reader(channel.fileno())
 
-        self._take = take
-        descriptor = int(socket.getsockopt(zmq.FD))
-        loop.add_reader(descriptor, take)
+        loop.add_reader(channel.fileno(), take)
         try:
             while not nonsense.is_set():
-                before, gone = heard, process.poll() is not None
+                gone = process.poll() is not None
+                if gone and channel.gone:
+                    return
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(nonsense.wait(), _WATCH_S)
-                take()
-                if gone and heard == before:
-                    return
             process.kill()
         finally:
-            loop.remove_reader(descriptor)
+            loop.remove_reader(channel.fileno())
+            loop.remove_writer(channel.fileno())
 
     def _understood(self, data: bytes) -> bool:
         try:
@@ -183,10 +180,6 @@ class Link:
         self._was_ready = self._was_ready or isinstance(message, Ready)
         self._load_failed = isinstance(message, LoadFailed)
         self._heard(message)
-
-
-def _holds_messages(socket: zmq.Socket[bytes]) -> bool:
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def _print(text: str) -> None:

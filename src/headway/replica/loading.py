@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.compute.executor import Executor, LatentExecutor
+from headway.compute.executor import Executor, LatentExecutor, Sketch
 from headway.core.errors import ConfigError
 from headway.engine.served import ServedModel
 from headway.memory.bytes import BytePool
@@ -21,17 +22,24 @@ from headway.replica.durations import KeptDurations
 from headway.replica.grammars import Grammars, Trial
 from headway.replica.messages import Loading, ReadyModel, ToFront
 from headway.replica.options import ModelOptions, ReplicaOptions
+from headway.replica.tiers import OpenTiers, open_tiers
+
+#: What the extra `images` brings, to be typed in a shell whichever way Headway was installed.
+_DIFFUSERS = "'diffusers>=0.42,<0.50'"
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, and where its
-    durations are kept between runs, if they are."""
+    """A model as the engine serves it, what compiles its grammars, if its answers can be held to one, where its
+    durations are kept between runs, if they are, what shows the latent of a slot, if it has latents, and its state
+    tiers, if it has any."""
 
     served: ServedModel
     options: ModelOptions
     grammars: Grammars | None = None
     durations: KeptDurations | None = None
+    sketch: Callable[[int], Sketch | None] | None = None
+    tiers: OpenTiers | None = None
 
     def ready(self) -> ReadyModel:
         """What the front is told of it."""
@@ -45,15 +53,23 @@ class LoadedModel:
             max_context=served.limits.context,
             seats=served.options.seats,
             step_tokens=served.options.step_tokens,
+            gap_ms=served.options.gap_ms if is_text else None,
             pool_bytes=0 if is_text else space.total,
+            tiers=self.tiers.books.levels() if self.tiers is not None else (),
         )
 
 
 def hosted_text(
-    executor: Executor, blocks: int, options: ModelOptions, watcher: Watcher, grammars: Grammars | None = None
+    executor: Executor,
+    blocks: int,
+    options: ModelOptions,
+    watcher: Watcher,
+    grammars: Grammars | None = None,
+    tiers: OpenTiers | None = None,
 ) -> LoadedModel:
     """A text model over an executor that has `blocks` state blocks."""
-    memory = StateMemory(BlockPool(blocks, options.block_tokens), prefix_cache=options.prefix_cache)
+    pool = BlockPool(blocks, options.block_tokens, tiers.books if tiers is not None else None)
+    memory = StateMemory(pool, prefix_cache=options.prefix_cache)
     served = text_model(
         executor,
         memory,
@@ -63,7 +79,7 @@ def hosted_text(
         name=options.name,
         weight=options.weight,
     )
-    return LoadedModel(served, options, grammars or Grammars(None))
+    return LoadedModel(served, options, grammars or Grammars(None), tiers=tiers)
 
 
 def hosted_encoder(executor: Executor, options: ModelOptions) -> LoadedModel:
@@ -79,11 +95,15 @@ def hosted_images(
     most = options.engine.seats * executor.most_state_bytes
     pool = BytePool(most if options.memory_bytes is None else min(most, options.memory_bytes), executor.forget)
     served = image_model(
-        executor, pool, executor.state_bytes, options.engine, name=options.name, weight=options.weight
+        executor,
+        pool,
+        executor.state_bytes,
+        options.engine,
+        name=options.name,
+        weight=options.weight,
+        durations=None if durations is None else durations.known,
     )
-    if durations is not None:
-        served.durations = durations.known
-    return LoadedModel(served, options, durations=durations)
+    return LoadedModel(served, options, durations=durations, sketch=executor.sketch)
 
 
 def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[LoadedModel]:
@@ -102,7 +122,13 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
     from headway.text.tokenizer import Tokenizer
 
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
-    _refuse_long(model, DecoderSpec.from_config(files.config, files.name).max_context)
+    spec = DecoderSpec.from_config(files.config, files.name)
+    _refuse_long(model, spec.max_context)
+    vocabulary = files.tokenizer, files.eos_ids, spec.vocab
+    beside = ThreadPoolExecutor(1)  # while the weights are packed
+    texts = beside.submit(lambda: AnswerTexts(Tokenizer(files)))
+    grammars = beside.submit(lambda: Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary)))
+    beside.shutdown(wait=False)
     executor = TextExecutor.load(
         files,
         cache=Cache.at(Path(options.cache)).converted,
@@ -116,9 +142,8 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
-    vocabulary = files.tokenizer, files.eos_ids, executor.facts.vocab
-    grammars = Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary))
-    return hosted_text(executor, executor.blocks, model, AnswerTexts(Tokenizer(files)), grammars)
+    tiers = open_tiers(executor, model)
+    return hosted_text(executor, executor.blocks, model, texts.result(), grammars.result(), tiers)
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
@@ -133,6 +158,7 @@ def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[T
         weights=model.weights,
         threads=options.threads,
         max_step_positions=model.engine.step_tokens,
+        native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
     )
     _refuse_long(model, executor.facts.max_context)
@@ -148,8 +174,8 @@ def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[To
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "diffusers":
             raise
-        text = f"{model.model} is a diffusion model, which needs diffusers: pip install 'headway[images]'"
-        raise ConfigError("--model", text) from error
+        needs = f"needs diffusers (the extra images): pip install {_DIFFUSERS}"
+        raise ConfigError("--model", f"{model.model} is a diffusion model, which {needs}") from error
     cache = Cache.at(Path(options.cache))
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     say(Loading(f"reading the weights of {model.served_name}", 0, files.weights_bytes))

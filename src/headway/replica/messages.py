@@ -6,10 +6,11 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from headway.compute.executor import ModelFacts
+from headway.compute.executor import ModelFacts, Sketch
 from headway.core.errors import ProtocolError
 from headway.core.events import AnyEvent, Loaded
 from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRequest
+from headway.core.tiers import TierLevel
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
@@ -26,6 +27,12 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     by: str
 
 
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """Say what this request's latent looks like by now."""
+
+    id: str
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End the process. Live requests are abandoned, so the front drains first."""
 
@@ -40,7 +47,7 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 class ReadyModel(msgspec.Struct, frozen=True):
     """A model that is loaded, and served as `name`. A model without a KV cache has no blocks; one that keeps latents
-    has `pool_bytes` for them."""
+    has `pool_bytes` for them. `tiers` are what its state tiers hold already."""
 
     name: str
     facts: ModelFacts
@@ -49,7 +56,9 @@ class ReadyModel(msgspec.Struct, frozen=True):
     max_context: int
     seats: int
     step_tokens: int
+    gap_ms: float | None = None
     pool_bytes: int = 0
+    tiers: tuple[TierLevel, ...] = ()
 
     @property
     def reserved_bytes(self) -> int:
@@ -66,10 +75,13 @@ class ReadyModel(msgspec.Struct, frozen=True):
             block_bytes=1 if self.pool_bytes else self.facts.block_bytes,
             seats=self.seats,
             step_tokens=self.step_tokens,
+            gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
+            tiers=self.tiers,
         )
 
 
@@ -97,6 +109,15 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     message: str
 
 
+class Looked(msgspec.Struct, frozen=True, tag="looked"):
+    """The answer to `Look`: after `done` of its items the latent of `id` looks so; None where it has none (any more,
+    or yet)."""
+
+    id: str
+    done: int = 0
+    sketch: Sketch | None = None
+
+
 class Told(msgspec.Struct, frozen=True, tag="told"):
     """What happened since the last message, in order: events, and the tokens that were emitted."""
 
@@ -104,8 +125,8 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
     emissions: tuple[AnyEmission, ...] = ()
 
 
-ToReplica: TypeAlias = Submit | Cancel | Stop
-ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Told
+ToReplica: TypeAlias = Submit | Cancel | Look | Stop
+ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Looked | Told
 
 _MessageT = TypeVar("_MessageT")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -29,6 +30,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     blocks, memory_bytes   the size of its pool, by either; an encoder has none, and latents are counted in bytes: no
              more than all seats can fill
     weight   its share of the device's time beside other models
+    host_tier_bytes, disk_tier, disk_tier_bytes   the sizes of its tiers, and the folder of all models' disk tiers
     """
 
     model: str
@@ -43,6 +45,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int | None = None
     draft: int = 0
     weight: float = 1.0
+    host_tier_bytes: int | None = None
+    disk_tier: str | None = None
+    disk_tier_bytes: int | None = None
     engine: EngineOptions = EngineOptions()
 
     @property
@@ -71,9 +76,16 @@ def replica_options(
     """`patterns` are the models' by served name. The memory of the server goes to the models that keep state and have
     none of their own, in proportion to their shares; `--memory auto` is a quarter of the memory that is free now, at
     most 4 GiB. Latents are small, so a diffusion model has a share only of a size that is given in bytes. Raises
-    ConfigError for more than is free, and for an option that its model's pattern does not have."""
+    ConfigError for more than is free, and for an option that its model's pattern does not have. Tiers are divided
+    among the models with a KV cache in the same way."""
     memory = _divided(served.memory, choices, patterns)
-    models = tuple(_model(choice, patterns[choice.name], memory.get(choice.name, Memory())) for choice in choices)
+    models = tuple(
+        msgspec.structs.replace(
+            _model(choice, patterns[choice.name], memory.get(choice.name, Memory())),
+            **_tiers(served, choice, [each for each in choices if patterns[each.name] == "text"]),
+        )
+        for choice in choices
+    )
     return ReplicaOptions(
         models=models,
         cache=str(cache),
@@ -99,6 +111,22 @@ def _divided(total: Memory, choices: Sequence[ModelChoice], patterns: Mapping[st
         what = total if len(sharing) == len(keeping) else Memory(bytes=asked)
         raise ConfigError("--memory", f"{what} is more than the {available >> 20}MiB that are free")
     return given
+
+
+def _tiers(served: ServeOptions, choice: ModelChoice, sharing: Sequence[ModelChoice]) -> dict[str, Any]:
+    """A model's part of the tiers, as fields of its options."""
+    if choice not in sharing:
+        return {}
+    parts = sum(each.shares.share for each in sharing)
+    host, disk = (
+        None if size is None else _part(size, choice, parts).bytes
+        for size in (served.host_tier, served.disk_tier_bytes)
+    )
+    available = psutil.virtual_memory().available
+    if served.host_tier is not None and (served.host_tier.bytes or 0) > available:
+        text = f"{served.host_tier} is more than the {available >> 20}MiB that are free"
+        raise ConfigError("--host-tier", text)
+    return {"host_tier_bytes": host, "disk_tier": served.disk_tier, "disk_tier_bytes": disk}
 
 
 def _keeps(choice: ModelChoice, pattern: Pattern, total: Memory) -> bool:
@@ -143,10 +171,12 @@ def _model(choice: ModelChoice, pattern: Pattern, memory: Memory) -> ModelOption
         weight=choice.shares.weight,
         engine=EngineOptions(
             seats=options.seats,
-            step_tokens=options.step_tokens,
+            step_tokens=options.most_step_tokens,
+            gap_ms=options.kept_gap_ms,
             max_context=options.max_context or 1 << 30,
             max_bypass=options.max_bypass,
             policy=options.policy,
             admit=options.admit,
+            recovery=options.recovery,
         ),
     )

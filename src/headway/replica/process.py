@@ -1,26 +1,23 @@
 """The replica process: loaded models, one engine, one loop.
 
-    python -m headway.replica.process ADDRESS OPTIONS FRONT
+    python -m headway.replica.process SOCKET OPTIONS FRONT
 
 It loads the models, says `Ready`, and then steps for as long as anything is alive. Messages are taken between steps
 and between a step's run and its commit, so a cancellation never waits for more than one step. The process ends when
-it is told to, or when the front (the process FRONT) is gone; then it also removes the folder of their socket, which
-the front can no longer do.
+it is told to, or when the front (the process FRONT) is gone. SOCKET is the number of its end of their socket.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 import psutil
-import zmq
 
 from headway.core.clock import RealClock
 from headway.core.errors import (
@@ -28,18 +25,22 @@ from headway.core.errors import (
     HeadwayError,
     InvalidRequest,
     ProtocolError,
+    StalledError,
     UnknownRequest,
     error_words,
 )
 from headway.core.events import AnyEvent
 from headway.core.request import AnyEmission, NewRequest, Stage, TextRequest
 from headway.engine.loop import Engine, Ports
+from headway.replica.channel import Channel
 from headway.replica.grammars import Grammars
 from headway.replica.loading import LoadedModel, load
 from headway.replica.messages import (
     Cancel,
     LoadFailed,
     Loading,
+    Look,
+    Looked,
     Ready,
     Rejected,
     Stop,
@@ -52,20 +53,23 @@ from headway.replica.messages import (
 from headway.replica.options import ReplicaOptions
 
 _IDLE_POLL_MS = 500
-#: When nothing else is to be done than to wait for a grammar.
-_GRAMMAR_POLL_MS = 2
+#: When nothing else is to be done than to wait for a grammar, or for a disk.
+_AWAITING_POLL_MS = 2
+#: When requests wait and nothing moves: what held is judged again after so long.
+_STALLED_POLL_MS = 100
+#: How long the end may take.
+_LAST_COPIES_S = 5.0
 
 
 class Replica:
-    """The loop around one engine, and its end of the socket."""
+    """The loop around one engine, and its end of the channel."""
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], models: Sequence[LoadedModel], *, max_slowdown: float | None = None
-    ) -> None:
-        self._socket = socket
+    def __init__(self, channel: Channel, models: Sequence[LoadedModel], *, max_slowdown: float | None = None) -> None:
+        self._channel = channel
         self.models = {model.served.name: model for model in models}
         self._events: list[AnyEvent] = []
         self._stopped = False
+        self._step_after_ms = 0
         # the plan's story is told before it runs, and messages are taken before its result is entered
         ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
         served = [model.served for model in models]
@@ -76,13 +80,36 @@ class Replica:
         while not self._stopped:
             if self.engine.idle:
                 self._keep()
-            idle_ms = _GRAMMAR_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
-            self._receive(idle_ms if self.engine.idle else 0)
+            idle_ms = _AWAITING_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
+            self._receive(idle_ms if self.engine.idle else self._step_after_ms)
             if not self.engine.idle:
-                self._tell(tuple(self.engine.step()))
+                self._step()
             if not front_alive():
                 break
         self._keep()
+        self._finish_copies()
+
+    def _finish_copies(self) -> None:
+        """What was computed last goes to the disk tiers too, as far as there is time."""
+        until = time.monotonic() + _LAST_COPIES_S
+        while not self.engine.busy and not self.engine.idle and time.monotonic() < until:
+            steps = self.engine.steps
+            self.engine.step()
+            if self.engine.steps == steps:
+                time.sleep(_AWAITING_POLL_MS / 1000)
+        for model in self.models.values():
+            if model.tiers is not None:
+                model.tiers.close(max(0.0, until - time.monotonic()))
+
+    def _step(self) -> None:
+        """One step. Where nothing moves, the next try is a little later; the story has told why."""
+        before = self.engine.steps
+        try:
+            self._tell(tuple(self.engine.step()))
+        except StalledError:
+            self._tell()
+        waits_ms = _AWAITING_POLL_MS if self.engine.awaiting else _STALLED_POLL_MS
+        self._step_after_ms = 0 if self.engine.steps > before else waits_ms
 
     def _keep(self) -> None:
         """Write down what was measured since the last time that nothing was to be done."""
@@ -92,16 +119,16 @@ class Replica:
 
     def _receive(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""
-        while not self._stopped and self._socket.poll(timeout_ms):
+        while not self._stopped and self._channel.poll(timeout_ms):
             timeout_ms = 0
             try:
-                self._obey(decode_to_replica(self._socket.recv()))
+                self._obey(decode_to_replica(self._channel.recv()))
             except ProtocolError as error:
                 print(f"headway replica: {error}", file=sys.stderr)
         self._supply()
         self._tell()
 
-    def _obey(self, message: Submit | Cancel | Stop) -> None:
+    def _obey(self, message: Submit | Cancel | Look | Stop) -> None:
         match message:
             case Submit(request=new, others=others):
                 for each in (new, *others):
@@ -113,8 +140,18 @@ class Replica:
                     self.engine.cancel(request_id, by)
                 except UnknownRequest:
                     return  # it ended while the message was on its way
+            case Look(id=request_id):
+                self._say(self._look(request_id))
             case Stop():
                 self._stopped = True
+
+    def _look(self, request_id: str) -> Looked:
+        request = self.engine.requests.get(request_id)
+        model = None if request is None else self.models[request.model]
+        if request is None or model is None or model.sketch is None:
+            return Looked(request_id)
+        grant = request.progress.grant
+        return Looked(request_id, request.progress.done, None if grant is None else model.sketch(grant.slot))
 
     def _add(self, new: NewRequest) -> None:
         try:
@@ -134,13 +171,14 @@ class Replica:
             raise InvalidRequest("model", f"{new.model} serves {model.options.pattern} requests; this one is {asked}")
 
     def _supply(self) -> None:
-        """Hand the grammars that are compiled to their requests."""
+        """Hand the grammars that are compiled to their requests, and take in what the disk tiers did."""
         for grammars in self._grammars():
             for request_id, outcome in grammars.finished():
                 if isinstance(outcome, str):
                     self.engine.fail(request_id, outcome)
                 else:
                     self.engine.supply(request_id, "grammar", outcome)
+        self.engine.collect()
 
     def _grammars(self) -> Iterator[Grammars]:
         return (model.grammars for model in self.models.values() if model.grammars is not None)
@@ -156,7 +194,7 @@ class Replica:
             self._events.clear()
 
     def _say(self, message: ToFront) -> None:
-        self._socket.send(encode(message))
+        self._channel.send(encode(message))
 
 
 def ready(models: Sequence[LoadedModel], load_ms: float) -> Ready:
@@ -171,37 +209,32 @@ def ready(models: Sequence[LoadedModel], load_ms: float) -> Ready:
     )
 
 
-def main(address: str, options_json: str, front: int) -> int:
+def main(descriptor: int, options_json: str, front: int) -> int:
     """Run the process. Returns its exit status: 0 when told to stop, 1 when the model could not be loaded."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # the front receives these too, and says when to stop
     options = msgspec.json.decode(options_json, type=ReplicaOptions)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.PAIR)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.connect(address)
+    channel = Channel(socket.socket(fileno=descriptor))
     started = time.monotonic()
 
     def say(message: ToFront) -> None:
-        socket.send(encode(message))
+        channel.send(encode(message))
 
     try:
         say(Loading("starting", 0, 0))
         try:
             models = load(options, say)
-            replica = Replica(socket, models, max_slowdown=options.max_slowdown)
+            replica = Replica(channel, models, max_slowdown=options.max_slowdown)
         except Exception as error:  # whatever it is, another try would end the same way
             text = str(error) if isinstance(error, HeadwayError) else error_words(error)
             say(LoadFailed(type(error).__name__, text))
             return 1
         say(ready(models, (time.monotonic() - started) * 1e3))
-        replica.loop(lambda: os.getppid() == front)
+        replica.loop(lambda: os.getppid() == front and not channel.gone)
         return 0
     finally:
-        context.destroy(linger=1000)
-        if os.getppid() != front:
-            shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
+        channel.close(linger_s=1.0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -20,6 +20,7 @@ class StopStrings:
         self._shorter = [0]  # the state of the next shorter such end
         self.depth = [0]  # how many characters of the text may become a stop string
         self.complete = [0]  # the length of the longest stop string that ends here; 0: none does
+        self.none = not stops
         for stop in stops:
             self._insert(stop)
         self._link()
@@ -73,6 +74,8 @@ class StopMatcher:
         matcher takes no more: everything later answers ("", True)."""
         if self._stopped:
             return "", True
+        if self._stops.none:
+            return text, False
         for index, character in enumerate(text):
             self._state = self._stops.after(self._state, character)
             if length := self._stops.complete[self._state]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headway.core.recovery import Demand, Rates
 from headway.core.request import FinishReason
 from headway.front.state import State
 from headway.story.tell.views import DeadlineView
@@ -222,10 +223,26 @@ class Models(msgspec.Struct):
     data: list[Model]
 
 
+class Loop(msgspec.Struct):
+    """A model in a recovery loop, or whose admission is cut because of one; rates are means per second."""
+
+    model: str
+    cut: bool
+    now: Rates
+    best: Rates
+    offered: Demand
+    rejected: Demand
+    clean: int
+    needed: int
+    share: float
+    says: str
+
+
 class Health(msgspec.Struct):
     status: Literal["ok"]
     state: State
     step: int
+    recovery: list[Loop]
     event_log_failure: str | None
 
 

@@ -24,6 +24,29 @@ from headway.story.tell.explain import timing
 T = TypeVar("T")
 
 
+class _Quiet:
+    """Puts None into a queue from which nothing was taken for `seconds`. One timer for a whole stream: one for each
+    token would cost as much as its text."""
+
+    def __init__(self, queue: asyncio.Queue[Arriving | None], seconds: float) -> None:
+        self._queue, self._seconds = queue, seconds
+        self._loop = asyncio.get_running_loop()
+        self.taken()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def taken(self) -> None:
+        self._since = self._loop.time()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._since + self._seconds - self._loop.time()
+        if left <= 0 and self._queue.empty():
+            self._queue.put_nowait(None)
+        self._timer = self._loop.call_later(left if left > 0 else self._seconds, self._look)
+
+
 class Following(ABC):
     """One request, or one for each input of a list. What ends one of them early ends the exchange, and with it the
     others. What comes of all of them comes to one queue, in order."""
@@ -32,7 +55,8 @@ class Following(ABC):
         self._front = front
         self._model = model
         self._exchange = exchange
-        self._queue: asyncio.Queue[Arriving] = asyncio.Queue()
+        self._queue: asyncio.Queue[Arriving | None] = asyncio.Queue()
+        self._quiet: _Quiet | None = None
         self._inboxes: dict[str, Inbox] = {}
         self._left = 0  # requests without an end yet
         self._wanted: dict[str, Wanted] = {}
@@ -61,6 +85,7 @@ class Following(ABC):
         while True:
             item = await self._queue.get()
             if not isinstance(item, End):
+                assert item is not None, "only a stream tells of silence"
                 self.take(item)
                 continue
             self._left -= 1
@@ -69,6 +94,15 @@ class Following(ABC):
             self.ended()
             if not self._left:
                 return item
+
+    async def next(self) -> Arriving | None:
+        """What comes next; None when nothing comes for so long that whoever passes the stream on might think it
+        dead. Only within `unless_gone`."""
+        if self._quiet is None:
+            self._quiet = _Quiet(self._queue, self._front.limits.comment_seconds)
+        item = await self._queue.get()
+        self._quiet.taken()
+        return item
 
     def ended(self) -> None:  # noqa: B027  (most have no more)
         """One of the requests came to a good end: there may be more to submit."""
@@ -89,6 +123,8 @@ class Following(ABC):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+            if self._quiet is not None:
+                self._quiet.stop()
 
     def refusal(self, end: End) -> Refusal:
         """Why there is no answer, or no more of it. Raises what the replica rejected the request with."""

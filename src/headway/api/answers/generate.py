@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -97,7 +96,7 @@ class Answer(Following):
         open_choices = sum(part.new.n for part in self._parts.values())
         open_parts = len(self._parts)
         while open_parts:
-            item = await self._next()
+            item = await self.next()
             if item is None:
                 yield None
                 continue
@@ -124,14 +123,6 @@ class Answer(Following):
                 last = self._shape.chunk([]) | {"usage": usage(self.records), "headway": self.timing()}
                 yield _json.encode(last)
         yield b"[DONE]"
-
-    async def _next(self) -> Arriving | None:
-        """None when nothing comes for so long that whoever passes the stream on might think it dead."""
-        try:
-            async with asyncio.timeout(self._front.limits.comment_seconds):
-                return await self._queue.get()
-        except TimeoutError:
-            return None
 
     async def follow(self, receive: Receive, work: Awaitable[None]) -> None:
         """Do `work` unless the client leaves."""

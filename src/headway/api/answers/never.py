@@ -57,9 +57,12 @@ def never(verdict: Never, wanted: Wanted, block_tokens: int) -> Refusal:
 
 def too_late(verdict: Never) -> Refusal:
     """The answer cannot be complete by its deadline."""
+    beside = ""
+    if verdict.alone is not None and verdict.alone <= verdict.limit:
+        beside = f", beside what others were promised before ({verdict.alone} ms without them)"
     text = (
         f"deadline_ms is {verdict.limit}, but at the speed of recent steps the answer is complete {verdict.need} ms "
-        "after the request's arrival at the earliest. Ask for less, or allow more time."
+        f"after the request's arrival at the earliest{beside}. Ask for less, or allow more time."
     )
     return Refusal(422, text, code="deadline", param="deadline_ms")
 

@@ -95,7 +95,7 @@ class Pictures(Following):
     async def _frames(self) -> AsyncIterator[bytes]:
         left = len(self._news)
         while left:
-            item = await self._next()
+            item = await self.next()
             if item is None:
                 yield COMMENT
             elif isinstance(item, End):
@@ -106,14 +106,6 @@ class Pictures(Following):
             else:
                 yield await self._event(item)
         yield b"data: [DONE]\n\n"
-
-    async def _next(self) -> Arriving | None:
-        """None when nothing comes for so long that whoever passes the stream on might think it dead."""
-        try:
-            async with asyncio.timeout(self._front.limits.comment_seconds):
-                return await self._queue.get()
-        except TimeoutError:
-            return None
 
     async def _event(self, item: Arriving) -> bytes:
         assert isinstance(item, Pictured), "a diffusion model sends pictures"

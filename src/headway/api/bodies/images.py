@@ -28,6 +28,8 @@ class ImagesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     guidance         how far to follow the prompt rather than `negative_prompt`, or no prompt; up to 1 not at all, and
                      then each update is evaluated once in place of twice
     partial_images   of a stream: pictures of the image on the way, at most one after each update but the last
+    deadline_ms      from arrival to the complete answer; what cannot be ready by then is refused (422)
+    serve_late       with `deadline_ms`: serve it even then
     """
 
     prompt: str
@@ -43,6 +45,7 @@ class ImagesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stream: bool = False
     partial_images: int | None = None
     deadline_ms: float | None = None
+    serve_late: bool = False
     priority: int = 0
 
     @property
@@ -76,6 +79,8 @@ def read_images(data: bytes) -> tuple[ImagesBody, list[str]]:
         raise InvalidRequest("output_format", f"output_format is {body.output_format!r}; images are sent as png")
     if body.partial_images and not body.stream:
         raise InvalidRequest("partial_images", "partial_images requires stream: true")
+    if body.serve_late and body.deadline_ms is None:
+        raise InvalidRequest("serve_late", "serve_late has an effect only with deadline_ms, and there is none")
     for field in ("prompt", "negative_prompt"):
         text = getattr(body, field) or ""
         if len(text) > MOST_PROMPT_CHARACTERS:

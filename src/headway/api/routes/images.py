@@ -67,6 +67,7 @@ def _requests(
             model=model.name,
             priority=body.priority,
             deadline_ms=body.deadline_ms,
+            serve_late=body.serve_late,
             received_at=current.received_at,
             prompt=prompt,
             negative=negative,

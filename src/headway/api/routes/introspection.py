@@ -1,4 +1,4 @@
-"""What can be seen: `/v1/requests`, `/v1/requests/{id}`, `/v1/pool`, `/metrics`."""
+"""What can be seen: `/v1/requests`, `/v1/requests/{id}`, its `/preview`, `/v1/pool`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headway.api.answers.png import png
 from headway.api.bodies.reading import only
 from headway.core.errors import InvalidRequest
 from headway.core.request import Stage
 from headway.front.ids import plain_ids
+from headway.front.looks import LOOK_S
+from headway.front.refusals import Refusal
 from headway.front.state import Front
 from headway.story.tell.explain import pool_view, request_views
 from headway.story.tell.views import ListView, PageView, PoolView, RequestView
@@ -57,6 +60,28 @@ async def one_request(request: Request) -> Response:
     return _json(ListView(records[0].id.rpartition("~")[0], tuple(views)))
 
 
+async def preview(request: Request) -> Response:
+    """A small picture of a running image request's latent, as a PNG file: what it looks like by now, from a linear
+    approximation of the decoder, which no step notices. `headway-update` says after how many updates of how many.
+    Raises Refusal: 404 when it has no latent, 503 when a step takes long."""
+    front: Front = request.app.state.front
+    (record, *others) = front.find(request.path_params["id"])
+    if others:
+        text = f"{len(others) + 1} images have that id; ask for one of them ({record.id}, …)"
+        raise Refusal(400, text, code="several_images", param="id")
+    if record.pattern != "image" or record.stage is not Stage.RUNNING:
+        raise Refusal(404, f"{record.id} is {record.stage}: it has no latent", code="no_latent")
+    try:
+        looked = await front.looks.at(record.id)
+    except TimeoutError as error:
+        raise Refusal(503, f"the step has taken {LOOK_S:g} s so far; ask again", code="busy") from error
+    if (sketch := looked.sketch) is None:
+        raise Refusal(404, f"{record.id} has no latent", code="no_latent")
+    updates = record.parts[0].of - 2  # beside the encoding and the decoding
+    headers = {"cache-control": "no-store", "headway-update": f"{min(looked.done - 1, updates)}/{updates}"}
+    return Response(png(sketch.width, sketch.height, sketch.pixels), headers=headers, media_type="image/png")
+
+
 async def pool(request: Request) -> Response:
     """The levels of the first model that has blocks; `reserved_bytes` is all models', and `models` has the levels of
     each in the unit of its space."""
@@ -95,6 +120,7 @@ def _limit(text: str | None) -> int:
 routes = [
     Route("/v1/requests", requests),
     Route("/v1/requests/{id}", one_request, methods=["GET", "DELETE"]),
+    Route("/v1/requests/{id}/preview", preview),
     Route("/v1/pool", pool),
     Route("/metrics", metrics),
 ]

@@ -8,9 +8,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.api.routes.completions import not_ready
+from headway.core.events import Recovery
 from headway.front.models import FrontModel
 from headway.front.refusals import Refusal
 from headway.front.state import STUCK_AFTER_S, Front
+from headway.story.tell.alarms import no_progress, recovery
 
 
 async def models(request: Request) -> Response:
@@ -25,12 +27,16 @@ async def one_model(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """200 while there is progress: it fails when work is present and nothing has moved for a minute, and when no
-    replica can be had. `event_log_failure` says why --event-log ended, which stops nothing else."""
+    """200 while there is progress: it fails when work is present and nothing has moved for a minute, when the same
+    decision moved nothing again and again for reasons that do not change, and when no replica can be had.
+    `recovery` has each model that is in a recovery loop, or whose admission is cut; `event_log_failure` says why
+    --event-log ended, which stops nothing else."""
     front: Front = request.app.state.front
     stuck_s = front.stuck_s()
     if stuck_s > STUCK_AFTER_S:
         raise Refusal(503, f"there is work, but nothing has progressed for {stuck_s:.0f} s", code="stuck")
+    if front.story.stuck:
+        raise Refusal(503, no_progress(next(iter(front.story.stuck.values()))), code="no_progress")
     if front.state == "failed":
         raise Refusal(503, f"the model could not be loaded: {front.failure}", code="failed")
     return JSONResponse(
@@ -38,6 +44,7 @@ async def health(request: Request) -> Response:
             "status": "ok",
             "state": front.state,
             "step": front.story.step,
+            "recovery": [_loop(event) for event in front.story.loops.values()],
             "event_log_failure": front.log.failure if front.log else None,
         }
     )
@@ -49,6 +56,14 @@ async def ready(request: Request) -> Response:
     if front.state != "ready":
         raise not_ready(front)
     return JSONResponse({"status": "ready"})
+
+
+def _loop(event: Recovery) -> dict[str, object]:
+    """What `/health` tells of a recovery loop: rates are means per second."""
+    told = msgspec.to_builtins(event)
+    names = ("model", "cut", "now", "best", "offered", "rejected", "clean", "needed")
+    numbers = {name: told[name] for name in names}
+    return {**numbers, "share": round(event.now.share, 4), "says": recovery(event)}
 
 
 def _entry(front: Front, model: FrontModel) -> dict[str, object]:

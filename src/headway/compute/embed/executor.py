@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from headway.artifacts.files import ModelFiles, Modules
@@ -15,14 +12,15 @@ from headway.compute.embed.formats import FORMATS, choose_weights, multiplies_bf
 from headway.compute.embed.pooling import Scores, Vectors, check_stages
 from headway.compute.embed.shares import Shares
 from headway.compute.embed.smoothing import smoothed
+from headway.compute.embed.states import NativeStates, TorchStates, WholeInputs, groups_of
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
-from headway.compute.kernels.attention import Scratch
-from headway.compute.kernels.full_attention import FullAttention, Group
 from headway.compute.kernels.linear import Products, probe_kernel
-from headway.compute.models.encoder import Encoder, Inputs, matrices
+from headway.compute.models.encoder import Encoder, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
+from headway.compute.native.encoder import NativeEncoder, not_covered
+from headway.compute.native.library import Absent, choose, find
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
 
@@ -33,18 +31,16 @@ class EncoderExecutor:
     def __init__(
         self,
         facts: ModelFacts,
-        encoder: Encoder,
-        products: Products,
+        states: WholeInputs,
         stages: Vectors | Scores,
+        longest: int,
         max_step_positions: int,
         threads: int = 1,
     ) -> None:
-        self._facts, self._encoder, self._products, self._stages = facts, encoder, products, stages
-        self._max_step_positions = max_step_positions
-        self._narrow = facts.weights_format != "fp32" and multiplies_bf16()
-        self._own = threading.local()  # each thread's scratch
-        self._shares = Shares(threads)
-        self._counted = np.arange(encoder.spec.max_context)
+        """`longest`: positions that the model takes, whatever its files say beside."""
+        self._facts, self._states, self._stages = facts, states, stages
+        self._longest, self._max_step_positions = longest, max_step_positions
+        self._shares = Shares(1 if states.shares else threads)
 
     @property
     def facts(self) -> ModelFacts:
@@ -59,6 +55,7 @@ class EncoderExecutor:
         weights: str = "auto",
         threads: int | None = None,
         max_step_positions: int = 512,
+        native: str = "auto",
         progress: object = None,
     ) -> EncoderExecutor:
         """Bring a model to where it can run.
@@ -68,6 +65,7 @@ class EncoderExecutor:
         weights              see `embed/formats.py` for what "auto" is
         threads              that evaluate, and of torch for the whole process; None leaves torch's choice
         max_step_positions   positions of a step of several inputs; a single longer input takes a step of its own
+        native               as `--native`: which native kernels to run, where they cover the model
 
         Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
         """
@@ -86,8 +84,7 @@ class EncoderExecutor:
             weights = choose_weights(spec, tensors, stages) if weights == "auto" else weights
             if weights == "int8":
                 tensors = smoothed(spec, tensors)
-            products = Products(probe_kernel(weights), matrices(spec, tensors))
-            encoder = Encoder(spec, tensors, products)
+            states = _states(spec, tensors, weights, native)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -98,13 +95,13 @@ class EncoderExecutor:
             weights_bytes=sum(tensor.nbytes for tensor in tensors.values()),
             state_format=weights,
             block_bytes=0,
-            kernels={"products": products.words, "attention": "whole inputs, equal lengths together, no padding"},
+            kernels=states.words,
             vector=stages.values,
             output="vector" if spec.head == "none" else "score",
             graph=files.graph,
             normalized=modules.normalize,
         )
-        return cls(facts, encoder, products, stages, max_step_positions, torch.get_num_threads())
+        return cls(facts, states, stages, spec.max_context, max_step_positions, torch.get_num_threads())
 
     def run(self, plan: StepPlan) -> StepResult:
         """See `Executor.run`. Raises ValueError for an input longer than the model's context, or several inputs of
@@ -115,8 +112,8 @@ class EncoderExecutor:
         if not inputs:
             return StepResult(())
         longest = max(len(item.tokens) for item in inputs)
-        if longest > self._encoder.spec.max_context:
-            raise ValueError(f"an input of {longest} positions; the model takes {self._encoder.spec.max_context}")
+        if longest > self._longest:
+            raise ValueError(f"an input of {longest} positions; the model takes {self._longest}")
         if len(inputs) > 1 and plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
         order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].tokens))
@@ -135,10 +132,11 @@ class EncoderExecutor:
 
     @torch.inference_mode()
     def _evaluate(self, inputs: Sequence[Evaluate]) -> list[tuple[Vector, bool]]:
-        """What comes of `inputs`, sorted by length, and whether it is finite. Safe for concurrent calls."""
-        groups = _groups([len(item.tokens) for item in inputs])
+        """What comes of `inputs`, sorted by length, and whether it is finite."""
+        groups = groups_of([len(item.tokens) for item in inputs])
         found: list[tuple[Vector, bool]] = []
-        for group, (states, firsts) in zip(groups, self._states(inputs, groups), strict=True):
+        found_states = self._states(inputs, groups, first_only=self._stages.first_only)
+        for group, (states, firsts) in zip(groups, found_states, strict=True):
             of_group = inputs[len(found) : len(found) + group.inputs]
             plain = [row for row, item in enumerate(of_group) if not item.raw and not item.pools]
             vectors = iter(self._plain(firsts if len(plain) == group.inputs else firsts[plain]) if plain else ())
@@ -156,77 +154,33 @@ class EncoderExecutor:
         spoiled = set(rows_not_finite(vectors))
         return [(Vector(values.tobytes()), row not in spoiled) for row, values in enumerate(vectors.numpy())]
 
-    def _states(
-        self, inputs: Sequence[Evaluate], groups: Sequence[Group]
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Of each group, the hidden states that ranges and single positions are read from, and those that whole
-        inputs are pooled from: [inputs, positions, hidden] each. The same for an input whatever others ask for."""
-        packed = self._packed(inputs, groups)
-        if not self._stages.first_only:
-            states = self._encoder(packed)
-            for group in groups:
-                mine = states[group.first : group.end].view(group.inputs, group.length, -1)
-                yield mine, mine
-            return
-        starts = [start for group in groups for start in range(group.first, group.end, group.length)]
-        starts += [0] * (self._products.rows(len(starts)) - len(starts))
-        asked = any(item.raw or item.pools for item in inputs)
-        firsts, everything = self._encoder.first(packed, torch.tensor(starts), all_too=asked)
-        at = 0
-        for group in groups:
-            own = firsts[at : at + group.inputs].unsqueeze(1)
-            at += group.inputs
-            states = own if everything is None else everything[group.first : group.end]
-            yield states.view(group.inputs, -1, states.shape[-1]), own
-
-    def _scratch(self) -> Scratch | None:
-        """The calling thread's memory for attention in bf16."""
-        if not self._narrow:
-            return None
-        if not hasattr(self._own, "scratch"):
-            self._own.scratch = Scratch()
-        scratch: Scratch = self._own.scratch
-        return scratch
-
     def _ranges(self, states: torch.Tensor, pools: Sequence[tuple[int, int]]) -> torch.Tensor:
         """One vector for each range of positions of `states` [positions, hidden]: [ranges, values]."""
         return torch.cat([self._stages(states[start:end].unsqueeze(0)) for start, end in pools])
 
-    def _packed(self, inputs: Sequence[Evaluate], groups: Sequence[Group]) -> Inputs:
-        """`inputs` in the order of their rows."""
-        spec = self._encoder.spec
-        lengths = [len(item.tokens) for item in inputs]
-        count = sum(lengths)
-        rows = self._products.rows(count)
-        tokens, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        second = np.zeros(rows, np.int64) if spec.types > 1 and any(item.second for item in inputs) else None
-        first = 0
-        for item, length in zip(inputs, lengths, strict=True):
-            tokens[first : first + length] = item.tokens
-            positions[first : first + length] = self._counted[:length]
-            if second is not None and item.second:
-                second[first + item.second : first + length] = 1
-            first += length
-        return Inputs(
-            tokens=torch.from_numpy(tokens),
-            positions=torch.from_numpy(positions),
-            second=None if second is None else torch.from_numpy(second),
-            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias, self._scratch()),
-        )
+
+def _states(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], weights: str, native: str) -> WholeInputs:
+    """The native encoder, where it covers the model; else torch's operators, whose words say why."""
+    library = find()
+    level = choose(native, library)
+    if weights == "int8" and level is not None and not isinstance(library, Absent):
+        why = not_covered(spec)
+        if why is None:
+            return NativeStates(NativeEncoder(spec, tensors, library, level, torch.get_num_threads()))
+        why = f"do not cover {why}"
+    elif weights == "int8":
+        why = f"missing: {library.why}" if isinstance(library, Absent) and native != "off" else "off"
+    else:
+        why = f"do not cover {weights}"
+    products = Products(probe_kernel(weights), matrices(spec, tensors))
+    states = TorchStates(Encoder(spec, tensors, products), products, narrow=weights != "fp32" and multiplies_bf16())
+    states.words["attention"] += f"; native kernels {why}"
+    return states
 
 
 def _check_format(weights: str) -> None:
     if weights not in ("auto", *FORMATS):
         raise ConfigError("--weights", f"{weights} is not implemented for encoders; use auto, {', '.join(FORMATS)}")
-
-
-def _groups(lengths: Sequence[int]) -> list[Group]:
-    """Equal ones of `lengths`, which are sorted, together."""
-    found, first = [], 0
-    for length, equal in groupby(lengths):
-        found.append(Group(first, len(list(equal)), length))
-        first = found[-1].end
-    return found
 
 
 def _check_stages(name: str, spec: EncoderSpec, modules: Modules) -> None:

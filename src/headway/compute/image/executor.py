@@ -17,16 +17,17 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from headway.artifacts.files import ModelFiles
-from headway.compute.embed.executor import EncoderExecutor
-from headway.compute.executor import ModelFacts
+from headway.compute.executor import ModelFacts, Sketch
 from headway.compute.finite import rows_not_finite
+from headway.compute.image.features import Text, TextFeatures, text_features
+from headway.compute.image.formats import choose_weights
 from headway.compute.image.noise import Noise, NoiseSchedulers
 from headway.compute.image.parts import Denoiser, PixelDecoder, image_facts
-from headway.core.errors import ArtifactError, ConfigError, InvariantError
+from headway.compute.image.sketch import Sketcher
+from headway.core.errors import ArtifactError, InvariantError
 from headway.core.plan import (
     DecodePixels,
     Encode,
-    Evaluate,
     ItemResult,
     Latent,
     Pixels,
@@ -34,12 +35,9 @@ from headway.core.plan import (
     StepPlan,
     StepResult,
     Update,
-    Vector,
 )
 
 _FLOAT_BYTES = 4
-#: A step's texts are bounded by its images, not by positions.
-_ANY_POSITIONS = 1 << 30
 _T = TypeVar("_T")
 #: An item of a plan, and its place there.
 _Placed: TypeAlias = tuple[int, _T]
@@ -65,13 +63,14 @@ class DiffusionExecutor:
     def __init__(
         self,
         facts: ModelFacts,
-        encoder: EncoderExecutor,
+        features: TextFeatures,
         denoiser: Denoiser,
         decoder: PixelDecoder,
         noise: NoiseSchedulers,
     ) -> None:
-        self._facts, self._encoder, self._denoiser, self._decoder = facts, encoder, denoiser, decoder
+        self._facts, self._features, self._denoiser, self._decoder = facts, features, denoiser, decoder
         self._noise = noise
+        self._sketcher = Sketcher(decoder)
         self._images: dict[int, Image] = {}
 
     @property
@@ -82,42 +81,41 @@ class DiffusionExecutor:
     def load(
         cls, files: ModelFiles, *, cache: Path, weights: str = "auto", threads: int | None = None
     ) -> DiffusionExecutor:
-        """Bring a model to where it can run. `cache` is as of the text executor; `threads` are torch's, for the whole
-        process. Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work."""
-        if weights not in ("auto", "fp32"):
-            raise ConfigError("--weights", f"{weights} is not implemented for diffusion models; use auto or fp32")
+        """Bring a model to where it can run. `cache` is as of the text executor; see `formats.py` for `weights`;
+        `threads` are torch's, for the whole process. Raises UnsupportedModel, ArtifactError, or ConfigError for
+        options that cannot work."""
         pipeline = files.pipeline
         assert pipeline is not None, "the files are a diffusion model's"
+        dtype = choose_weights(weights)
         with torch.inference_mode():
-            encoder = EncoderExecutor.load(
-                pipeline.text, cache=cache, weights="fp32", threads=threads, max_step_positions=_ANY_POSITIONS
-            )
-            denoiser = Denoiser(files.name, pipeline.denoiser)
-            decoder = PixelDecoder(files.name, pipeline.autoencoder)
+            features = text_features(pipeline, cache=cache, threads=threads)
+            denoiser = Denoiser(files.name, pipeline.denoiser, dtype)
+            decoder = PixelDecoder(files.name, pipeline.autoencoder, dtype)
             noise = NoiseSchedulers(files.name, pipeline.noise)
-        hidden = pipeline.text.config.get("hidden_size")
         for what, takes, comes in (
-            ("features of", denoiser.features, hidden),
+            ("features of", denoiser.features, features.width),
             ("latents of", decoder.channels, denoiser.channels),
         ):
             if takes != comes:
                 raise ArtifactError(f"{files.name}: {what} {comes} values come to a part that takes {takes}")
+        form = "fp32" if dtype is torch.float32 else "bf16"
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
             pattern="image",
-            vocab=encoder.facts.vocab,
+            vocab=features.vocab,
             max_context=pipeline.max_tokens,
-            weights_format="fp32",
-            weights_bytes=_FLOAT_BYTES * (denoiser.parameters + decoder.parameters) + encoder.facts.weights_bytes,
+            weights_format=form,
+            weights_bytes=denoiser.weights_bytes + decoder.weights_bytes + features.weights_bytes,
             state_format="fp32",
             block_bytes=0,
-            kernels={"products": "torch, fp32", "updates": f"{pipeline.denoiser.kind}, equal shapes together"},
+            kernels={"products": f"torch, {form}", "updates": f"{pipeline.denoiser.kind}, equal shapes together"},
             output="pixels",
             graph=files.graph,
             images=image_facts(denoiser, decoder, noise.most_updates, noise.words),
         )
-        return cls(facts, encoder, denoiser, decoder, noise)
+        with torch.inference_mode():
+            return cls(facts, features, denoiser, decoder, noise)
 
     # -- state -----------------------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class DiffusionExecutor:
         """Its latent, what its noise scheduler and its previews keep beside it, and the features of its texts."""
         channels, height, width = self._latent_shape(asked)
         latents = 1 + asked.previews + self._noise.kept
-        positions = len(asked.tokens) + (len(asked.negative) if asked.guided else 0)
+        positions = sum(map(self._features.positions, _texts(asked)))
         return _FLOAT_BYTES * (latents * channels * height * width + positions * self._denoiser.features)
 
     @property
@@ -140,11 +138,25 @@ class DiffusionExecutor:
     def forget(self, slot: int) -> None:
         self._images.pop(slot, None)
 
+    @torch.inference_mode()
+    def sketch(self, slot: int) -> Sketch | None:
+        """Of what the last update expects the latent to become, where previews keep that, else of the latent."""
+        image = self._images.get(slot)
+        if image is None:
+            return None
+        pixels = self._sketcher(image.latent if image.clean is None else image.clean)
+        return Sketch(pixels.shape[1], pixels.shape[0], _bytes(pixels))
+
     def image(self, slot: int) -> Image:
         """What a slot holds. Raises InvariantError when that is nothing."""
         if slot not in self._images:
             raise InvariantError(f"slot {slot} holds no latent")
         return self._images[slot]
+
+    def values(self, slot: int) -> tuple[float, ...]:
+        """The latent in a slot, value by value; empty where there is none."""
+        found = self._images.get(slot)
+        return () if found is None else tuple(found.latent.flatten().tolist())
 
     def _latent_shape(self, asked: Encode) -> tuple[int, int, int]:
         own = self._denoiser.side
@@ -178,20 +190,29 @@ class DiffusionExecutor:
         return StepResult(tuple(step.results), tuple(sorted(step.spoiled)), tuple(step.spent))
 
     def _encode(self, items: Sequence[_Placed[Encode]], step: _Step) -> None:
-        texts = [text for _, item in items for text in _texts(item)]
-        with step.timed("encode", (), len(texts)):
-            encoded = self._encoder.run(StepPlan(0, tuple(Evaluate(text, raw=True) for text in texts)))
-        rows = iter(zip(texts, encoded.results, strict=True))
+        known = self._encoded([text for _, item in items for text in _texts(item)], step)
         for place, item in items:
-            features = tuple(self._features(*next(rows)) for _ in _texts(item))
+            features = tuple(known[text] for text in _texts(item))
             noise = self._noise(item.updates)
             latent = noise.start(self._latent_shape(item), item.seed)
             self._images[item.slot] = Image(item, noise, latent, features)
             step.enter(place, Latent(), *features)
 
-    def _features(self, text: tuple[int, ...], result: ItemResult) -> torch.Tensor:
-        assert isinstance(result, Vector), "an encoder makes vectors"
-        return torch.frombuffer(bytearray(result.values), dtype=torch.float32).view(len(text), -1)
+    def _encoded(self, texts: Sequence[Text], step: _Step) -> dict[Text, torch.Tensor]:
+        """Each text once, and none whose features an image still holds: several images of a prompt share them, and so
+        do all that guidance leads away from nothing in particular. Each image is counted its own all the same, so the
+        pool holds whatever order they leave in."""
+        held = (
+            (text, features)
+            for image in self._images.values()
+            for text, features in zip(_texts(image.asked), image.features, strict=True)
+        )
+        known = dict(held)
+        new = [text for text in dict.fromkeys(texts) if text not in known]
+        if new:
+            with step.timed("encode", (), len(new)):
+                known |= dict(zip(new, self._features(new), strict=True))
+        return known
 
     def _update(self, items: Sequence[_Placed[Update]], step: _Step) -> None:
         """One update of each, all with latents of one shape."""
@@ -230,8 +251,7 @@ class DiffusionExecutor:
         with step.timed("decode_pixels", self._pixels(latents[0]), len(latents)):
             pixels = self._decoder(torch.stack(latents))
         for (place, _), one in zip(items, pixels, strict=True):
-            data = (one * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
-            step.enter(place, Pixels(data), one)
+            step.enter(place, Pixels(_bytes(one)), one)
 
     def _shown(self, item: DecodePixels) -> torch.Tensor:
         image = self.image(item.slot)
@@ -263,6 +283,11 @@ class _Step:
             self.spoiled.append(place)
 
 
+def _bytes(pixels: torch.Tensor) -> bytes:
+    """One for each value, of values from 0 to 1."""
+    return (pixels * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
+
+
 def _texts(item: Encode) -> tuple[tuple[int, ...], ...]:
     return (item.tokens, item.negative) if item.guided else (item.tokens,)
 
@@ -274,10 +299,12 @@ def _by_shape(items: Sequence[_Placed[_T]], latent: Callable[[_T], torch.Tensor]
     yield from groups.values()
 
 
-def _padded(features: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """[rows, positions, values] of the longest, and which positions there are. A position that is not there has no
-    weight in attention, so it changes nothing."""
+def _padded(features: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """[rows, positions, values] of the longest, and which positions there are, unless all are. A position that is not
+    there has no weight in attention, so it changes nothing."""
     longest = max(len(each) for each in features)
+    if all(len(each) == longest for each in features):
+        return torch.stack(list(features)), None
     padded = torch.zeros(len(features), longest, features[0].shape[1])
     mask = torch.zeros(len(features), longest)
     for row, each in enumerate(features):

@@ -39,14 +39,14 @@ class Denoiser:
     features         values of one text feature
     """
 
-    def __init__(self, name: str, part: Part) -> None:
+    def __init__(self, name: str, part: Part, dtype: torch.dtype = torch.float32) -> None:
         self._is_unet = part.kind == "UNet2DConditionModel"
         self.features = _features(name, part)
-        self._model = _load(name, part)
+        self._model, self._dtype = _load(name, part, dtype), dtype
         config = self._model.config
         self.channels = int(config.in_channels)
         self.side = _side(name, config.sample_size)
-        self.parameters = sum(weight.numel() for weight in self._model.parameters())
+        self.weights_bytes = _bytes(self._model)
         out = self._model.config.out_channels
         if out not in (self.channels, 2 * self.channels):
             raise UnsupportedModel(name, f"a latent of {self.channels} channels and {out} that come out")
@@ -62,10 +62,12 @@ class Denoiser:
         return self._is_unet
 
     def __call__(
-        self, latents: torch.Tensor, timesteps: torch.Tensor, features: torch.Tensor, mask: torch.Tensor
+        self, latents: torch.Tensor, timesteps: torch.Tensor, features: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         """[rows, channels, height, width] of the same shape; `timesteps` [rows], `features` [rows, positions,
-        values], `mask` [rows, positions], 1 where there is one."""
+        values], `mask` [rows, positions], 1 where there is one, or None where all are."""
+        latents, features = latents.to(self._dtype), features.to(self._dtype)
+        mask = None if mask is None else mask.to(self._dtype)
         if self._is_unet:
             (predicted,) = self._model(latents, timesteps, features, encoder_attention_mask=mask, return_dict=False)
         else:
@@ -78,29 +80,29 @@ class Denoiser:
                 return_dict=False,
             )
         found: torch.Tensor = predicted[:, : self.channels]  # beside it there may be a variance, which is not used
-        return found
+        return found.float()
 
 
 class PixelDecoder:
     """The decoding half of an autoencoder. `factor` is how many pixels one value of a latent covers, each way."""
 
-    def __init__(self, name: str, part: Part) -> None:
-        self._model = _load(name, part)
+    def __init__(self, name: str, part: Part, dtype: torch.dtype = torch.float32) -> None:
+        self._model, self._dtype = _load(name, part, dtype), dtype
         config = self._model.config
         for option in ("latents_mean", "latents_std"):
             if getattr(config, option, None) is not None:
                 raise UnsupportedModel(name, f"{option} of its autoencoder")
         self.channels = int(config.latent_channels)
         self.factor = 2 ** (len(config.block_out_channels) - 1)
-        self.parameters = sum(weight.numel() for weight in self._model.parameters())
+        self.weights_bytes = _bytes(self._model)
         self._scale, self._shift = float(config.scaling_factor), float(config.shift_factor or 0.0)
         if config.out_channels != 3:
             raise UnsupportedModel(name, f"pixels of {config.out_channels} values")
 
     def __call__(self, latents: torch.Tensor) -> torch.Tensor:
         """[images, height, width, 3], from 0 to 1, of [images, channels, height, width]."""
-        (pixels,) = self._model.decode(latents / self._scale + self._shift, return_dict=False)
-        found: torch.Tensor = (pixels / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)
+        (pixels,) = self._model.decode((latents / self._scale + self._shift).to(self._dtype), return_dict=False)
+        found: torch.Tensor = (pixels.float() / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)
         return found
 
 
@@ -111,7 +113,11 @@ def image_facts(denoiser: Denoiser, decoder: PixelDecoder, most_updates: int, no
     return ImageFacts(own, own, least, most, multiple, most_updates, noise)
 
 
-def _load(name: str, part: Part) -> Any:
+def _bytes(model: Any) -> int:
+    return sum(weight.nbytes for weight in model.parameters())
+
+
+def _load(name: str, part: Part, dtype: torch.dtype) -> Any:
     """Raises UnsupportedModel for an option that the class does not know, ArtifactError for weights that are not the
     model's own."""
     kind = _CLASSES[part.kind]
@@ -121,7 +127,7 @@ def _load(name: str, part: Part) -> Any:
     try:
         model, about = kind.from_pretrained(
             part.folder,
-            torch_dtype=torch.float32,
+            torch_dtype=dtype,
             local_files_only=True,
             use_safetensors=True,
             low_cpu_mem_usage=False,

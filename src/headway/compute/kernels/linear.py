@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.compute.kernels.int8 import packed_int8, plain_int8
+from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.rows import Pack, Product, RowProbe, in_pieces
 from headway.core.errors import ConfigError
 
@@ -90,9 +91,18 @@ TEXT_FORMATS = ("fp32", "bf16", "int8", "int4")
 class Products:
     """A model's products, packed for a kernel that works here; and what that kernel does to a row's bits."""
 
-    def __init__(self, kernel: Kernel, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]) -> None:
-        """`weights`: (weight [out, in], bias [out] or None) by name. The weights may be views of a mapped file."""
-        probe = RowProbe(kernel.pack, {(int(pair[0].shape[0]), int(pair[0].shape[1])) for pair in weights.values()})
+    def __init__(
+        self,
+        kernel: Kernel,
+        weights: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]],
+        probes: KeptProbes | None = None,
+    ) -> None:
+        """`weights`: (weight [out, in], bias [out] or None) by name. The weights may be views of a mapped file. What
+        an earlier start found out of the kernel is in `probes`, and what this one does is added there."""
+        shapes = {(int(pair[0].shape[0]), int(pair[0].shape[1])) for pair in weights.values()}
+        probe = RowProbe(kernel.pack, shapes, probes.recall(kernel.words, shapes) if probes else None)
+        if probes is not None:
+            probes.keep(kernel.words, shapes, probe.found)
         self.words = f"{kernel.words}; {probe.words}"
         self._probe = probe
         self._packed = {name: in_pieces(product, probe.piece) for name, product in _pack_all(kernel, weights)}

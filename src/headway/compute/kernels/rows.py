@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -37,16 +37,20 @@ class RowProbe:
     come up.
 
     piece   rows of a product at most, or None where there is no such limit
+    found   what was found out: whether a row has its usual bits among so many. It can be given to another probe of
+            the same kernel and shapes on the same machine, which then need not find it out again
     """
 
     _NEAR, _MAX_OUTPUTS = 32, 1024
     _TOLD = (1, 2, 3, 4, 7, 8, 16, 31, 32, 64)
 
-    def __init__(self, pack: Pack, shapes: Iterable[tuple[int, int]]) -> None:
+    def __init__(
+        self, pack: Pack, shapes: Iterable[tuple[int, int]], found: Mapping[int, bool] | None = None
+    ) -> None:
         """`shapes`: (out, in) of the products that will be asked for."""
         capped = sorted({(min(outputs, self._MAX_OUTPUTS), inputs) for outputs, inputs in shapes})
         self._cases = [_case(pack, outputs, inputs) for outputs, inputs in capped]
-        self._found: dict[int, bool] = {}
+        self.found: dict[int, bool] = dict(found or {})
         self.piece: int | None = None
         if self._next_usual(PIECE) == PIECE and any(self._next_usual(count) is None for count in LARGER):
             self.piece = PIECE
@@ -63,12 +67,12 @@ class RowProbe:
         return next((rows for rows in range(count, count + self._NEAR) if self._usual_at(rows)), None)
 
     def _usual_at(self, rows: int) -> bool:
-        if rows not in self._found:
-            self._found[rows] = all(
+        if rows not in self.found:
+            self.found[rows] = all(
                 bool((product(row.expand(rows, -1).contiguous()) == usual).all())
                 for product, row, usual in self._cases
             )
-        return self._found[rows]
+        return self.found[rows]
 
     def _describe(self) -> str:
         told = [count for count in self._TOLD if not self.piece or count <= self.piece]

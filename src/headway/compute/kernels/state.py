@@ -52,6 +52,33 @@ class PagedState:
         blocks = self._all.view(len(self.layers) * self.planes, self.blocks, -1)
         blocks.index_copy_(1, targets, blocks.index_select(1, sources))
 
+    def offload(self, pairs: Sequence[tuple[int, int]], host: HostSlots) -> None:
+        """Copy blocks to host slots: (block, slot) each."""
+        blocks = self._all.view(len(self.layers) * self.planes, self.blocks, -1)
+        for block, slot in pairs:
+            host.blocks[slot].copy_(blocks[:, block])
+
+    def reload(self, pairs: Sequence[tuple[int, int]], host: HostSlots) -> None:
+        """Copy host slots to blocks: (slot, block) each."""
+        blocks = self._all.view(len(self.layers) * self.planes, self.blocks, -1)
+        for slot, block in pairs:
+            blocks[:, block].copy_(host.blocks[slot])
+
+
+class HostSlots:
+    """Host memory for `slots` blocks of a pool, outside of it, bit for bit what the pool holds: [slots, layers · 2 ·
+    kv_heads, block_tokens · head_dim]. Memory is touched only as slots are written."""
+
+    def __init__(self, state: PagedState, slots: int) -> None:
+        shape = slots, len(state.layers) * state.planes, state.layer_blocks[0].shape[1]
+        self._bytes = _untouched_zeros(math.prod(shape) * state.dtype.itemsize)
+        self.blocks = self._bytes.view(state.dtype).view(shape)
+
+    def bytes(self, slot: int) -> memoryview:
+        """The bytes of one slot, to be read or written by whoever moves it elsewhere."""
+        size = len(self._bytes) // len(self.blocks)
+        return memoryview(self._bytes.numpy().data)[slot * size : (slot + 1) * size]
+
 
 def _untouched_zeros(size: int) -> torch.Tensor:
     """`size` bytes, all 0, that are resident only once they are written: numpy leaves fresh memory to the operating

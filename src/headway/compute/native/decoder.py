@@ -49,7 +49,10 @@ class NativeDecoder:
         weakref.finalize(self, library.decoder_close, self._handle)
         self.bytes = self._embedding.nbytes + sum(packed.bytes for packed in self._packed.values())
         held = "int8 weights, a scale for each output" if bits == 8 else "int4 weights in groups of 32, int8 logits"
-        self.words = f"{held}, int8 inputs, native ({dots}), {pool.threads} threads; a row's bits depend on it alone"
+        self.words = (
+            f"{held}, int8 inputs in groups of 32, native ({dots}), {pool.threads} threads; "
+            "a row's bits depend on it alone"
+        )
 
     def __call__(self, step: StepInput) -> tuple[torch.Tensor, list[int]]:
         """The last hidden states [len(hidden_rows), hidden], fp32, for `logits`; and the rows whose hidden states are

@@ -1,8 +1,9 @@
-"""Matrix products of int8 weights and inputs by the native library: y = s_x · s_w · (x_q W_qᵀ) + b.
+"""Matrix products of rounded weights and inputs by the native library.
 
-Weights are rounded once, with a scale for each output, inputs as they come, with a scale for each row (Dettmers et
-al. 2022, "vector-wise"). Sums of whole numbers are exact: a row of y depends on its own row of x alone, and neither
-threads nor the number of rows change a bit of it.
+Weights are rounded once: to 8 bits with a scale for each output, or to 4 with a scale and a least value for each 32
+inputs of an output (GGUF's Q4_1). Inputs are rounded to 8 bits as they come, with a scale for each 32 of a row (as
+llama.cpp's Q8_0). Sums within such a group are exact, and groups are added up in order: a row of a product depends on
+its own inputs alone, and neither threads nor the number of rows change a bit of it.
 """
 
 from __future__ import annotations

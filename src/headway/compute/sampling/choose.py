@@ -39,15 +39,13 @@ def choose(logits: torch.Tensor, picks: Sequence[tuple[int, Draw]]) -> list[int]
     """One token per pick: a row of `logits` [rows, vocab], and the draw that says how."""
     if not picks:
         return []
-    greedy = logits.argmax(-1).tolist()
-    tokens = []
-    for row, draw in picks:
-        plain = not needs_adjusting(draw)
-        if plain and draw.sampling.temperature <= 0:
-            tokens.append(greedy[row])
-        else:
-            tokens.append(_sample(logits[row] if plain else adjusted(logits[row], draw), draw))
-    return tokens
+    plain = [not needs_adjusting(draw) for _, draw in picks]
+    greedy = [by and draw.sampling.temperature <= 0 for by, (_, draw) in zip(plain, picks, strict=True)]
+    likeliest = logits.argmax(-1).tolist() if any(greedy) else []
+    return [
+        likeliest[row] if first else _sample(logits[row] if untouched else adjusted(logits[row], draw), draw)
+        for first, untouched, (row, draw) in zip(greedy, plain, picks, strict=True)
+    ]
 
 
 def _sample(logits: torch.Tensor, draw: Draw) -> int:
@@ -75,17 +73,26 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.min_p > 0:
         scaled = scaled.masked_fill(scaled < scaled.max() + math.log(sampling.min_p), -torch.inf)
     if 0 < sampling.top_k < scaled.numel():
-        scaled = scaled.masked_fill(scaled < scaled.topk(sampling.top_k).values[-1], -torch.inf)
+        scaled = scaled.masked_fill(scaled < _largest(scaled, sampling.top_k)[-1], -torch.inf)
     weights = torch.softmax(scaled, -1)
     if sampling.top_p >= 1:
         return weights
-    for count in (min(_NUCLEUS, weights.numel()), weights.numel()):
-        best = weights.topk(count).values.double()
-        mass = best.cumsum(-1)
-        if mass[-1] >= sampling.top_p or count == weights.numel():
+    likely = weights[weights != 0]
+    for count in (min(_NUCLEUS, likely.numel()), likely.numel()):
+        best = _largest(likely, count).astype(np.float64)
+        mass = best.cumsum()
+        if count == likely.numel() or mass[-1] >= sampling.top_p:
             break
     last = int((mass - best < sampling.top_p).sum()) - 1
-    return weights.masked_fill(weights < best[max(last, 0)].float(), 0)
+    return weights.masked_fill(weights < float(best[max(last, 0)]), 0)
+
+
+def _largest(values: torch.Tensor, count: int) -> np.ndarray:
+    """The `count` largest of `values` [vocab], falling. By numpy, whose sort and selection are vectorised: a row of
+    49,152 is sorted in a tenth of a millisecond, and by torch in three."""
+    row = values.numpy()
+    chosen = np.partition(row, row.size - count)[row.size - count :] if count < row.size else row
+    return np.sort(chosen)[::-1]
 
 
 def _invert(weights: torch.Tensor, number: float) -> int:

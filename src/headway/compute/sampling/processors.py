@@ -24,7 +24,7 @@ def adjusted(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
         _remember(logits, draw)
     allowed = _allowed(draw, len(logits))
     if allowed is not None:
-        logits.masked_fill_(~allowed, -torch.inf)
+        logits.masked_fill_(allowed.logical_not_(), -torch.inf)
     return logits
 
 

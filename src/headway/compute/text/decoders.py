@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.kernels.paged import Attention
 from headway.compute.models.decoder import Decoder, StepInput, matrices
@@ -42,13 +43,13 @@ class Ready:
     bytes: int
 
 
-def ready(spec: DecoderSpec, loaded: Weights, weights: str, attention: Attention) -> Ready:
-    """`loaded` are in the format that `ROUNDED_FROM` says for `weights`, else in that. Raises ConfigError for weights
-    that nothing here multiplies."""
+def ready(spec: DecoderSpec, loaded: Weights, weights: str, attention: Attention, probes: KeptProbes) -> Ready:
+    """`loaded` are in the format that `ROUNDED_FROM` says for `weights`, else in that. What torch's products were
+    found to do is in `probes`. Raises ConfigError for weights that nothing here multiplies."""
     if weights in ROUNDED_FROM and isinstance(attention, NativeAttention):
         native = NativeDecoder(spec, loaded.tensors, attention, 4 if weights == "int4" else 8)
         return Ready(native, lambda count: count, native.words, native.bytes)
     if weights == "int4":
         raise ConfigError("--weights", f"int4 needs the native kernels; here is {attention.words}")
-    products = Products(probe_kernel(weights), matrices(spec, loaded.tensors))
+    products = Products(probe_kernel(weights), matrices(spec, loaded.tensors), probes)
     return Ready(Decoder(spec, loaded.tensors, products), products.rows, products.words, loaded.bytes)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 import torch
@@ -12,10 +15,11 @@ from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
+from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.linear import choose_weights
 from headway.compute.kernels.paged import Attention, paged_attention
 from headway.compute.kernels.rotary import Rotary
-from headway.compute.kernels.state import PagedState
+from headway.compute.kernels.state import HostSlots, PagedState
 from headway.compute.models.decoder import StepInput
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling.choose import choose
@@ -24,10 +28,13 @@ from headway.compute.text.decoders import ROUNDED_FROM, Ready, ready
 from headway.compute.text.logit_rows import answers, logit_rows, spans_of
 from headway.compute.text.weights import DTYPES, Progress, load_tensors
 from headway.core.errors import ConfigError
-from headway.core.plan import Span, SpanResult, StepPlan, StepResult, TokenLogprob
+from headway.core.plan import Span, SpanResult, Spent, StepPlan, StepResult, TokenLogprob
 
 #: Known tokens whose logits exist at the same time: a prompt's logits are many times its state.
 _SCORED_TOGETHER = 32
+
+#: (block, host slot) or (host slot, block).
+Pairs: TypeAlias = Sequence[tuple[int, int]]
 
 
 def state_format(state: str, weights: str) -> str:
@@ -76,6 +83,7 @@ class TextExecutor:
         self._facts, self._decoder, self._state, self._held = facts, made.decoder, state, held
         self._attention, self._rows, self._max_step_positions = attention, made.rows, max_step_positions
         self.blocks = state.blocks
+        self._host: HostSlots | None = None
 
     @property
     def facts(self) -> ModelFacts:
@@ -117,10 +125,11 @@ class TextExecutor:
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             check_free(spec, blocks, block_tokens, state)
             loaded = load_tensors(spec, files, ROUNDED_FROM.get(weights, weights), cache, progress)
+            probes = KeptProbes.open(cache / files.revision)
             paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
             attention = paged_attention(rotary, paged, native)
-            made = ready(spec, loaded, weights, attention)
+            made = ready(spec, loaded, weights, attention, probes)
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -141,15 +150,31 @@ class TextExecutor:
         """See `Executor.run`. Raises ValueError for a step of more positions than it was loaded for."""
         if plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
+        spent = self._timed("offload", self._state.offload, plan.offloads)
         if plan.fills:
             self._state.copy(plan.fills)
+        spent += self._timed("reload", self._state.reload, plan.reloads)
         spans = plan.spans
         results, spoiled = self._answer(spans) if spans else ((), ())
         # Attention hides a position by a weight of zero, and zero times NaN is NaN: none may stay in the pool.
         self._state.clear([spans[place] for place in spoiled])
         if plan.copies:
             self._state.copy(plan.copies)
-        return StepResult(results, spoiled)
+        return StepResult(results, spoiled, spent)
+
+    def keep_outside(self, slots: int) -> HostSlots:
+        """Have host memory for `slots` blocks outside the pool, once: the slots that plans name. Returns it."""
+        self._host = HostSlots(self._state, slots)
+        return self._host
+
+    def _timed(self, kind: str, copy: Callable[[Pairs, HostSlots], None], pairs: Pairs) -> tuple[Spent, ...]:
+        """Copy blocks between the pool and host memory, and say how long that took."""
+        if not pairs:
+            return ()
+        assert self._host is not None, "a plan names slots of host memory that was never asked for"
+        began = time.perf_counter_ns()
+        copy(pairs, self._host)
+        return (Spent(kind, (), len(pairs), time.perf_counter_ns() - began),)
 
     @torch.inference_mode()
     def logits(self, spans: tuple[Span, ...], rows: list[int]) -> torch.Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from headway.compute.sampling.choose import verify
 from headway.core.plan import Draw, Span, SpanResult, TokenLogprob

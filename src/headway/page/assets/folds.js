@@ -4,13 +4,27 @@ import { SequenceRecord } from "page/record.js";
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
-  holders: [], others: 0, kept: 0, by: "",
+  holders: [], others: 0, kept: 0, by: "", price_ms: 0,
 };
 
 export const FOLDS = {
   // A replica is ready: its pool is empty.
   loaded(story, event) {
     story.model(event.model).load(event);
+    story.loops.delete(event.model);
+  },
+
+  // A recovery loop, told once a window until it is over.
+  recovery(story, event) {
+    if (event.phase === "over") story.loops.delete(event.model);
+    else story.loops.set(event.model, event);
+  },
+
+  no_progress(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    story.stuck.set(event.id, event);
+    story._wait(record, event.wait, event.at);
   },
 
   // They left no record.
@@ -34,6 +48,7 @@ export const FOLDS = {
     model.pattern ??= event.pattern;
     record.order = event.order;
     record.deadlineAt = event.deadline_at ?? null;
+    record.promised = event.promised ?? false;
     record.hold = Object.freeze({ id: record.id, hue: event.order.at(-1) }); // the last of each order is the arrival
     record.priority = event.priority;
     record.maxTokens = event.max_tokens;
@@ -45,6 +60,7 @@ export const FOLDS = {
   },
 
   supplied(story, event) {
+    story.stuck.delete(event.id);
     const record = story.live.get(event.id);
     if (!record) return;
     story._judge(record, null, event.at);
@@ -64,12 +80,14 @@ export const FOLDS = {
   admitted(story, event) {
     const record = story.live.get(event.id);
     if (!record) return;
+    story.stuck.delete(event.id);
     record.stage = "running";
     event.indexes.forEach((index, place) => {
       const sequence = record.sequences[index];
-      story._hold(record, sequence, event.tables[place]);
+      if (!sequence.blocks.length) story._hold(record, sequence, event.tables[place]); // else reloaded: it has them
       story._inherit(sequence, event.inherited[place], event.resumed);
     });
+    record.choice = event.choice ?? record.choice;
     if (!event.resumed && event.inherited.length) {
       record.firstReused = event.inherited[0];
       record.miss = event.miss;
@@ -95,9 +113,40 @@ export const FOLDS = {
     story.model(record.model).judged.add(event.id);
   },
 
+  reload_started(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    event.indexes.forEach((index, place) => story._hold(record, record.sequences[index], event.tables[place]));
+    record.choice = event.choice;
+    story._wait(record, event.wait, event.at);
+  },
+
+  reloaded(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    const sums = { ...record.reloaded };
+    for (const [tier, blocks] of Object.entries(event.blocks)) sums[tier] = (sums[tier] ?? 0) + blocks;
+    record.reloaded = sums;
+    seatless(story, record, event.at);
+  },
+
+  reload_dropped(story, event) {
+    const record = story.live.get(event.id);
+    if (!record) return;
+    story._drop(record);
+    seatless(story, record, event.at);
+  },
+
+  offloaded(story, event) {
+    story.model(event.model).tiers = event.tiers;
+  },
+
   step(story, event) {
     const model = story.model(event.model);
     story.step = event.step;
+    for (const { id, model: stuck, wait } of [...story.stuck.values()]) {
+      if (stuck === model.name && wait.on !== "input") story.stuck.delete(id); // somebody moves
+    }
     const behind = new Set([...model.judged, ...model.fresh].filter((id) => !Object.hasOwn(event.waits, id)));
     model.fresh = [];
     model.judged = new Set();
@@ -110,6 +159,10 @@ export const FOLDS = {
       if (!record) continue;
       story.model(record.model).judged.add(id);
       story._wait(record, wait, event.at);
+    }
+    for (const [id, stepNs, lastNs, readyAt] of event.forecasts ?? []) {
+      const record = story.live.get(id);
+      if (record) record.forecast = { stepNs, lastNs, readyAt };
     }
     moveMembers(story, event);
     model.level(event.levels);
@@ -182,6 +235,13 @@ export const FOLDS = {
     else story.live.set(record.id, record.clone());
   },
 };
+
+// It awaits no blocks any more; what it waits for the next step tells.
+function seatless(story, record, at) {
+  story._judge(record, null, at);
+  record.turnTo(record.preemptions ? "preempted" : "queued", at, "turn", "order");
+  story.model(record.model).judged.add(record.id);
+}
 
 function moveMembers(story, event) {
   for (const [id, index, blocks] of event.grown) {

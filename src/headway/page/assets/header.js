@@ -1,9 +1,9 @@
 // The line at the top: which model, how full the pool, how many seats, how fast; and where in time the page stands.
+import { drawAlarm } from "page/alarm.js";
 import { setText } from "page/ribbon.js";
 import { amount, duration } from "page/numbers.js";
 
 const RATE_OVER_NS = 2e9;
-const TIERS_EVERY_MS = 2000;
 const STATES = {
   connecting: "connecting", live: "live", lost: "connection lost, trying again", recorded: "recorded",
 };
@@ -21,12 +21,11 @@ export class Header {
     $("model").previousElementSibling.textContent = "run";
   }
 
-  // What events may tell no more: the models' names, what they have to give, other tiers.
+  // What events may tell no more: the models' names, and what they have to give.
   async ask() {
     try {
       this.models = (await this._server.json("/v1/models")).data;
       this._changed();
-      await this._tiers();
     } catch (error) {
       this.say(error.message);
     }
@@ -57,14 +56,18 @@ export class Header {
     $("levels").parentElement.hidden = models.length > 0 && !$("levels").textContent;
     setText($("seats"), models.map((model) => this._seats(model, models.length > 1)).join(" · ") || "0");
     setText($("rate"), this._rate(now).toFixed(1));
+    this._tiers(models);
     this._time(story, now);
+    drawAlarm($("alarm"), story);
     if (story.unknown.size) this._said ||= `this page does not know events named ${[...story.unknown].join(", ")}`;
     this._tell();
   }
 
-  // The model that texts are sent to.
-  get text() {
-    return this.models.find(({ headway }) => (headway?.pattern ?? "text") === "text")?.id ?? this.models[0]?.id;
+  // The model that prompts are sent to: one that continues them, else one that draws them.
+  get asked() {
+    const of = (pattern) => this.models.find(({ headway }) => (headway?.pattern ?? "text") === pattern);
+    const model = of("text") ?? of("image") ?? this.models[0];
+    return { model: model?.id, draws: model?.headway?.pattern === "image" };
   }
 
   _seats({ name, facts, levels: { seats_used: used } }, several) {
@@ -109,15 +112,23 @@ export class Header {
     slider.setAttribute("aria-valuetext", $("moment").textContent);
   }
 
-  async _tiers() {
-    const { tiers } = await this._server.json("/v1/pool");
+  // What lies outside the pools; before any event of it, as each model was loaded.
+  _tiers(models) {
     const list = this._$("tiers");
-    list.hidden = !tiers.length;
-    list.replaceChildren(...tiers.map(({ name, blocks, bytes }) => Object.assign(document.createElement("li"), {
-      textContent: `${name}: ${blocks} blocks, ${(bytes / 2 ** 20).toFixed(1)} MiB`,
-    })));
-    if (tiers.length) setTimeout(() => this._tiers().catch((error) => this.say(error.message)), TIERS_EVERY_MS);
+    const told = models.flatMap(({ name, tiers }) => {
+      const known = tiers.length ? tiers : this.models.find(({ id }) => id === name)?.headway?.tiers ?? [];
+      return known.map((tier) => `${models.length > 1 ? `${name} ` : ""}${tierWords(tier)}`);
+    });
+    list.hidden = !told.length;
+    while (list.children.length > told.length) list.lastChild.remove();
+    told.forEach((words, place) => {
+      setText(list.children[place] ?? list.appendChild(document.createElement("li")), words);
+    });
   }
+}
+
+function tierWords({ name, blocks, total, bytes }) {
+  return `${name} tier: ${blocks} of ${total} blocks, ${amount(blocks * bytes, "bytes")}`;
 }
 
 // What is live in each pool; a model without one is left out.
@@ -130,5 +141,6 @@ function levels(models) {
     const unit = pattern === "image" ? "bytes" : "blocks";
     return { name, live: amount(live, unit), total: live + reusable + free && amount(live + reusable + free, unit) };
   });
-  return pools.filter(({ total }) => total).map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
+  const shown = pools.filter(({ total }) => total);
+  return shown.map(({ name, live, total }) => `${name} ${live} of ${total}`).join(" · ");
 }

@@ -6,6 +6,7 @@ import { Server, follow } from "page/feed.js";
 import { Header } from "page/header.js";
 import { listen } from "page/keys.js";
 import { Moment } from "page/moment.js";
+import { Previews } from "page/previews.js";
 import { Prompts } from "page/prompts.js";
 import { QueueView, queued } from "page/queue.js";
 import { RibbonView, setText, update } from "page/ribbon.js";
@@ -44,6 +45,7 @@ const ribbon = new RibbonView({
 });
 const queue = new QueueView({
   list: $("rows"), told: $("queue-told"), none: $("none"), ruled: !recorded, words, choose, cancel,
+  previews: new Previews(recorded ? null : server),
   point: (id) => change(() => { shown.pointed = id; }),
 });
 
@@ -199,7 +201,7 @@ if (recorded) {
   moment.release();
   header.connection("recorded");
 } else {
-  new Prompts({ form: $("ask"), server, model: () => header.text, choose });
+  new Prompts({ form: $("ask"), server, asked: () => header.asked, choose });
   header.ask();
   follow(server, { told, missed, state: (name) => header.connection(name), clock: (ns) => moment.set(ns) });
 }

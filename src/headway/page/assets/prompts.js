@@ -9,8 +9,8 @@ const EXAMPLES = {
 
 export class Prompts {
   // `choose(id)` hears of a request that was pointed at, by the name beside its prompt.
-  constructor({ form, server, model, choose }) {
-    Object.assign(this, { _server: server, _model: model });
+  constructor({ form, server, asked, choose }) {
+    Object.assign(this, { _server: server, _asked: asked });
     this._visit = Math.random().toString(36).slice(2, 5);
     this._count = 0;
     this._boxes = ["A", "B"].map((name) => this._box(name, choose));
@@ -61,8 +61,10 @@ export class Prompts {
     Object.assign(box.id, { textContent: id, hidden: false });
     box.answer.className = "answer scrolls";
     setText(box.answer, "");
-    const shown = (text) => {
-      if (turn === box.turn) box.answer.append(text);
+    const shown = (what) => {
+      if (turn !== box.turn) return;
+      if (typeof what === "string") box.answer.append(what);
+      else box.answer.replaceChildren(what); // a picture, better than the one before
     };
     try {
       const response = await this._post(box, id);
@@ -74,25 +76,39 @@ export class Prompts {
   }
 
   _post(box, id) {
-    const body = {
-      model: this._model(), stream: true, max_tokens: Number(box.tokens.value), ignore_eos: box.whole.checked,
-      messages: [{ role: "user", content: box.text.value }],
-    };
+    const { model, draws } = this._asked();
+    const text = box.text.value;
+    const [path, asked] = draws
+      ? ["/v1/images/generations", { prompt: text, partial_images: 3 }]
+      : ["/v1/chat/completions", {
+        max_tokens: Number(box.tokens.value), ignore_eos: box.whole.checked,
+        messages: [{ role: "user", content: text }],
+      }];
     const headers = { "content-type": "application/json", "x-request-id": id };
-    return this._server.open("/v1/chat/completions", { method: "POST", headers, body: JSON.stringify(body) });
+    const body = JSON.stringify({ model, stream: true, ...asked });
+    return this._server.open(path, { method: "POST", headers, body });
   }
 }
 
-// The pieces of a streamed answer. Throws Error with the server's words for a refusal, also in the middle.
+// The pieces of a streamed answer, texts or pictures. Throws Error with the server's words for a refusal, also in the
+// middle.
 async function* answers(response) {
   if (!response.ok) throw new Error((await response.json()).error.message);
   for await (const { data } of frames(response)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new Error(chunk.error.message);
-    const text = chunk.choices[0]?.delta?.content;
+    const text = chunk.choices?.[0]?.delta?.content;
     if (text) yield text;
+    if (chunk.b64_json) yield picture(chunk);
   }
+}
+
+function picture({ b64_json: data, partial_image_index: place }) {
+  const image = Object.assign(document.createElement("img"), { className: "picture" });
+  image.alt = place === undefined ? "the image" : `preview ${place + 1}`;
+  image.src = `data:image/png;base64,${data}`;
+  return image;
 }
 
 function button(type, text) {

@@ -24,9 +24,9 @@ export function queued(story) {
 
 export class QueueView {
   // `ruled` says whether a verdict can lead to its rule: a recorded page has no server to show it.
-  constructor({ list, told, none, ruled, words, choose, point, cancel }) {
+  constructor({ list, told, none, ruled, words, previews, choose, point, cancel }) {
     Object.assign(this, { _list: list, _told: told, _none: none, _ruled: ruled, _choose: choose, _point: point });
-    Object.assign(this, { _words: words, _cancel: cancel });
+    Object.assign(this, { _words: words, _previews: previews, _cancel: cancel });
     this._rows = new Map();
   }
 
@@ -34,6 +34,7 @@ export class QueueView {
     const { rows, hidden, waiting } = queued(story);
     const kept = new Set(rows.map((record) => record.id));
     this._words.keep(kept);
+    this._previews.keep(kept);
     for (const [id, row] of this._rows) {
       if (kept.has(id)) continue;
       row.remove();
@@ -64,7 +65,12 @@ export class QueueView {
     cancel.setAttribute("aria-label", `cancel ${id}`);
     const verdict = part(this._ruled ? "a" : "span", "verdict");
     if (this._ruled) Object.assign(verdict, { target: "headway-rule", rel: "noopener" });
-    row.append(chip, name, part("span", "stage"), part("span", "tokens"), part("span", "age"), cancel, verdict);
+    const preview = part("canvas", "preview");
+    preview.hidden = true;
+    preview.setAttribute("role", "img");
+    row.append(
+      chip, name, part("span", "stage"), part("span", "tokens"), part("span", "age"), cancel, verdict, preview,
+    );
     row.addEventListener("click", (event) => {
       if (event.target !== cancel && event.target.tagName !== "A") this._choose(id);
     });
@@ -77,7 +83,7 @@ export class QueueView {
   }
 
   _write(row, story, record, now, { chosen, held }) {
-    const [chip, , stage, tokens, age, cancel, verdict] = row.children;
+    const [chip, , stage, tokens, age, cancel, verdict, preview] = row.children;
     const view = requestView(story, record, now, UNCOUNTED);
     const on = record.verdict?.kind === "wait" ? record.verdict.on : "";
     const shown = record.preemptions && record.stage === "waiting" ? "preempted" : record.stage;
@@ -91,11 +97,16 @@ export class QueueView {
     setText(verdict, this._words.line(view));
     if (this._ruled) link(verdict, record.verdict?.kind === "wait" ? record.verdict.rule : null);
     cancel.hidden = record.ended || held || !this._ruled;
+    if (!held) this._previews.show(preview, record);
   }
 }
 
 // How much of its answer is there, of how much at most.
-function amount({ sequences, parts, emitted, maxTokens }) {
+function amount({ pattern, sequences, parts, emitted, maxTokens }) {
+  if (parts.length && pattern === "image") {
+    const [{ done, of }] = parts; // its updates stand between the encoding and the decoding
+    return `${Math.max(0, Math.min(done - 1, of - 2))} of ${count(of - 2, "update")}`;
+  }
   if (parts.length) {
     const [done, of] = ["done", "of"].map((field) => parts.reduce((sum, each) => sum + each[field], 0));
     return `${done} of ${count(of, parts[0].positions === undefined ? "item" : "window")}`;

@@ -53,6 +53,8 @@ export class Record {
     this.preemptedFor = [];
     this.firstReused = 0;
     this.miss = null;
+    this.choice = null;
+    this.reloaded = {};
     this.intervals = [];
     this.doing = { name: "received", on: null, rule: null };
     this.doingSince = receivedAt;
@@ -62,6 +64,8 @@ export class Record {
     this.dropped = null;
     this.endedAt = null;
     this.deadlineAt = null;
+    this.promised = false;
+    this.forecast = null;
   }
 
   get ended() {
@@ -70,6 +74,11 @@ export class Record {
 
   get emitted() {
     return this.sequences.reduce((sum, sequence) => sum + sequence.emitted, 0);
+  }
+
+  // How long before its deadline it is complete as planned, where that is known.
+  get slackNs() {
+    return this.deadlineAt !== null && this.forecast?.readyAt ? this.deadlineAt - this.forecast.readyAt : null;
   }
 
   turnTo(name, at, on = null, rule = null) {

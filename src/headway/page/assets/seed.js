@@ -25,6 +25,7 @@ function recordOf(view, tape) {
     stage: view.stage, verdict: view.verdict, preemptions: view.preemptions, preemptedFor: view.preempted_for,
     priority: view.priority,
     maxTokens: view.max_tokens, firstReused: view.prefix.reused, miss: view.prefix.miss, intervals,
+    choice: view.reload ?? null, reloaded: view.reload?.loaded ?? {},
     reason: view.reason ?? null, message: view.message ?? null, dropped: view.dropped ?? null,
     order: [view.priority, 0], sequences: view.sequences.map(sequenceOf),
     parts: (view.parts ?? []).map((part) => ({ ...part })), stages: view.stages ?? [],

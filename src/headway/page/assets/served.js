@@ -4,6 +4,7 @@ import { PoolMap } from "page/pool.js";
 export class ServedModel {
   // pattern   "text", "embed" or "image"
   // facts     what the replica said of it when it was loaded, if that is among the events
+  // tiers     how much lies in each, as the newest event tells
   // fresh     who queued since its last step
   // judged    whose verdict its last step told
   constructor(name) {
@@ -12,6 +13,7 @@ export class ServedModel {
     this.facts = null;
     this.levels = { live: 0, reusable: 0, free: 0, seats_used: 0, evictions: 0 };
     this.pool = new PoolMap();
+    this.tiers = [];
     this.fresh = [];
     this.judged = new Set();
   }
@@ -30,6 +32,7 @@ export class ServedModel {
   load(event) {
     Object.assign(this, { facts: event, pattern: event.pattern ?? "text" });
     this.pool.empty();
+    this.tiers = event.tiers ?? [];
     this.level({ live: 0, reusable: 0, free: event.blocks, seats_used: 0, evictions: 0 });
   }
 

@@ -15,6 +15,8 @@ export class Story {
     this.models = new Map();
     this.step = 0;
     this.at = 0;
+    this.loops = new Map(); // by model: what was told last of a recovery loop that is not over
+    this.stuck = new Map(); // by request: a decision that is no progress
     this.unknown = new Set();
     this._flying = new Map();
   }
@@ -71,6 +73,8 @@ export class Story {
     copy._flying = new Map([...this._flying].map(([id, record]) => [id, cloned(record)]));
     copy.ended = new Map(this.ended);
     copy.models = new Map([...this.models].map(([name, model]) => [name, model.clone()]));
+    copy.loops = new Map(this.loops);
+    copy.stuck = new Map(this.stuck);
     copy.unknown = new Set(this.unknown);
     return copy;
   }
@@ -124,6 +128,7 @@ export class Story {
 
   // Its work is over; its time goes on until the last byte is handed over.
   _end(record, stage, at) {
+    this.stuck.delete(record.id);
     record.stage = stage;
     if (stage !== "refused") record.verdict = null;
     if (this._flying.get(record.id) !== record) {

@@ -13,11 +13,12 @@ from headway.core.events import Admitted, Arrived, Member, Moved
 from headway.core.plan import Evaluate, StepPlan, Vector
 from headway.core.request import Embedded, EmbedRequest, Request, Stage
 from headway.core.verdict import Ask, Input, Unit, Wait, Worst
-from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
+from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, WithoutTiers, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
+from headway.policy.schedule import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,14 @@ class EmbedProgress:
         return [index for index, done in enumerate(self.done) if not done]
 
 
-class EmbedPattern:
+class EmbedPattern(WithoutTiers):
     """Implements `Pattern`. A part is the number of an input, a step's budget counts positions. An input is never
     cut: each of its positions is evaluated with a view of all others."""
 
     cost_unit: Unit = "positions"
     yields = True
     paced = False
+    foreseen = False
 
     def __init__(self, executor: Executor) -> None:
         self.space = BytePool(0)
@@ -99,6 +101,9 @@ class EmbedPattern:
 
     def least_work(self, request: Request, new: EmbedRequest, answers: AnswerLengths) -> LeastWork:
         return LeastWork(new.positions, 0)
+
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        return ()
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
         """All is taken at admission."""

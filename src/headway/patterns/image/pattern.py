@@ -15,11 +15,13 @@ from headway.core.events import Admitted, Arrived, Member, Moved
 from headway.core.plan import DecodePixels, Encode, ItemResult, Pixels, StepPlan, Update
 from headway.core.request import MOST, MOST_PREVIEWS, ImageRequest, Pictured, Request, Stage
 from headway.core.verdict import Ask, Input, Unit, Wait, Worst
-from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, Work
+from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, WithoutTiers, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.bytes import BytePool, Grant
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
+from headway.policy.durations import Durations
+from headway.policy.schedule import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,14 @@ def preview_places(previews: int, updates: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(place for place in places if place))
 
 
-class ImagePattern:
+class ImagePattern(WithoutTiers):
     """Implements `Pattern` over a pool of bytes, of which an image takes what `size` says. A part is the progress, a
     step's budget counts items: each image puts one into a step, whole."""
 
     cost_unit: Unit = "updates"
     yields = False
     paced = False
+    foreseen = True
 
     def __init__(self, executor: Executor, pool: BytePool, size: Callable[[Encode], int]) -> None:
         self.space = pool
@@ -123,6 +126,7 @@ class ImagePattern:
             priority=request.priority,
             order=order,
             deadline_at=request.deadline_at,
+            promised=request.promised,
             parts=(progress.items,),
         )
 
@@ -141,6 +145,19 @@ class ImagePattern:
     def least_work(self, request: Request, new: ImageRequest, answers: AnswerLengths) -> LeastWork:
         progress: ImageProgress = request.progress
         return LeastWork(1, progress.items - 1)
+
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        progress: ImageProgress = request.progress
+        asked = progress.asked
+        rows, size = 1 + asked.guided, (asked.width, asked.height)
+        pixels = Run(("decode_pixels", size), 1, 1)
+        runs = [] if progress.done else [Run(("encode", ()), rows, 1)]
+        done = max(0, progress.done - 1)
+        for place in progress.previews[progress.shown :]:
+            runs += [Run(("update", size), rows, place - done), pixels]
+            done = place
+        runs += [Run(("update", size), rows, progress.updates - done), pixels]
+        return tuple(run for run in runs if run.times)
 
     def outlook(self, request: Request, quote: Any = None) -> list[Outlook]:
         """All is taken at admission."""
@@ -255,6 +272,9 @@ def image_model(
     *,
     name: str = "",
     weight: float = 1.0,
+    durations: Durations | None = None,
 ) -> ServedModel:
-    """A diffusion model as an engine serves it; `size` says how many bytes the state of an image takes."""
-    return ServedModel(executor, ImagePattern(executor, pool, size), options, name=name, weight=weight)
+    """A diffusion model as an engine serves it; `size` says how many bytes the state of an image takes, and
+    `durations` what parts of its steps took before."""
+    pattern = ImagePattern(executor, pool, size)
+    return ServedModel(executor, pattern, options, name=name, weight=weight, durations=durations)

@@ -45,6 +45,8 @@ def _fork(entry: Entry, result: SpanResult, books: Books, memory: StateMemory) -
     """Siblings that waited for the positions which this span computed stand alone from now on."""
     request, lead = entry.request, entry.part
     progress: TextProgress = request.progress
+    if len(progress.sequences) == 1:
+        return
     drawn = {draw.index: place for place, draw in enumerate(entry.item.draws[: len(result.tokens)])}
     for sequence in progress.sequences:
         fork_at = sequence.fork_at

@@ -20,7 +20,7 @@ def entry(
     span = Span(
         start,
         (*sequence.tokens[start:end], *guesses),
-        tuple(sequence.state.blocks),
+        sequence.state.named,
         _draws(progress, sequence, drawn, guesses, eos_ids),
         len(guesses),
         _score(progress, sequence, start, end),
@@ -35,10 +35,10 @@ def entry(
 def _drawn(progress: TextProgress, lead: Sequence) -> list[Sequence]:
     """Whose next token is chosen after the newest known position of `lead`: its own, and at the end of a shared
     prompt that of each sibling."""
+    if len(progress.sequences) == 1 or lead.emitted:
+        return [lead]
     waiting = (
-        sibling
-        for sibling in progress.open_sequences
-        if sibling is not lead and sibling.fork_at == lead.known and not lead.emitted
+        sibling for sibling in progress.open_sequences if sibling is not lead and sibling.fork_at == lead.known
     )
     return [lead, *waiting]
 

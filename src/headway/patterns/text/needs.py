@@ -6,27 +6,39 @@ While it runs, each further position needs its place before the step that evalua
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from headway.core.request import TextRequest
+from headway.core.tiers import ReloadChoice
 from headway.core.verdict import Ask, Worst
 from headway.engine.pattern import Extra, Work
 from headway.memory.reserve import Reservation, StateMemory
-from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.patterns.text.sequence import Returning, Sequence, TextProgress
 from headway.policy import budget
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
 
 NO_DRAFTS = Extra((), 0)
+#: Whether the blocks of these keys, which lie in tiers, are reloaded.
+Chooses: TypeAlias = Callable[[tuple[bytes, ...]], ReloadChoice]
+
+
+def reload_all(stored: tuple[bytes, ...]) -> ReloadChoice:
+    """Nothing is known that speaks against it."""
+    return ReloadChoice(True, len(stored), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
     """An `Ask`, and the reservation that would meet it; None where free seats already rule it out, which spares the
-    search for a known prefix."""
+    search for a known prefix, and for a request that has what it needs: its blocks were reloaded. `choice` is whether
+    blocks that lie in tiers are reloaded, where there are such."""
 
     ask: Ask
     reservation: Reservation | None
+    choice: ReloadChoice | None = None
 
 
 def worst(new: TextRequest, memory: StateMemory) -> Worst:
@@ -41,13 +53,23 @@ def most_tokens(new: TextRequest, memory: StateMemory, context: int) -> int:
     return new.max_tokens or min(context - prompt, memory.longest(prompt, new.n))
 
 
-def quote(progress: TextProgress, memory: StateMemory, seats: int) -> Quote:
-    sequences = progress.open_sequences
+def quote(progress: TextProgress, memory: StateMemory, seats: int, chooses: Chooses = reload_all) -> Quote:
+    sequences, size = progress.open_sequences, memory.pool.block_tokens
     if len(sequences) > seats:
         return Quote(Ask(len(sequences), 0, 0, 0), None)
-    found = memory.quote(sequences)
-    cost = sequences[0].known - found.inherited(memory.pool.block_tokens)
-    return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found)
+    if progress.returning is not None:
+        return Quote(Ask(len(sequences), 0, 0, sequences[0].known - returned(progress.returning, size)), None)
+    found, choice = memory.quote(sequences), None
+    if found.stored:
+        choice = chooses(found.stored)
+        found = found if choice.reload else memory.quote(sequences, reload=False)
+    cost = sequences[0].known - found.inherited(size)
+    return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found, choice)
+
+
+def returned(returning: Returning, block_tokens: int) -> int:
+    """Positions of the leading sequence that were found in the pool, or reloaded."""
+    return (len(returning.reservation.matched[0]) + returning.reload.loaded) * block_tokens
 
 
 def least_work(new: TextRequest, progress: TextProgress, memory: StateMemory, answers: AnswerLengths) -> LeastWork:

@@ -8,23 +8,26 @@ from typing import Any
 
 from headway.compute.executor import Executor, ModelFacts
 from headway.core.errors import InvariantError
-from headway.core.events import Admitted, Arrived
-from headway.core.plan import SpanResult, StepPlan
+from headway.core.events import Admitted, AnyEvent, Arrived, Reloaded, ReloadStarted
+from headway.core.miss import Miss
+from headway.core.plan import SpanResult, StepPlan, StepResult
 from headway.core.request import Request, TextRequest
 from headway.core.verdict import Input, Unit, Wait, Worst
 from headway.engine.pattern import Books, Entry, Extra, Lost, Settled, Work
 from headway.engine.served import EngineOptions, ServedModel
 from headway.memory.pool import BlockPool
-from headway.memory.reserve import Shortfall, StateMemory
+from headway.memory.reserve import Reservation, Shortfall, StateMemory
 from headway.patterns.text import items, needs
 from headway.patterns.text.begin import Groups, arrived, begin
 from headway.patterns.text.enter import enter
 from headway.patterns.text.needs import Quote
 from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
-from headway.patterns.text.sequence import Sequence, TextProgress
+from headway.patterns.text.sequence import Returning, Sequence, TextProgress
+from headway.patterns.text.tiering import Tiering
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
 from headway.policy.preempt import Part, price
+from headway.policy.schedule import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
 
 
@@ -34,6 +37,7 @@ class TextPattern:
     cost_unit: Unit = "positions"
     yields = False
     paced = True
+    foreseen = False
 
     def __init__(
         self,
@@ -42,11 +46,14 @@ class TextPattern:
         *,
         drafters: Drafters = no_drafts,
         watcher: Watcher = no_watcher,
+        name: str = "",
     ) -> None:
         self.memory = memory
         self._executor = executor
         self.drafters = drafters
         self.watcher = watcher
+        self.tiering = Tiering(memory.pool, executor.facts.block_bytes)
+        self._name = name or executor.facts.name
         self._groups = Groups()
 
     @property
@@ -80,44 +87,116 @@ class TextPattern:
     def arrived(self, new: TextRequest, request: Request, at: int, order: tuple[int, ...]) -> Arrived:
         return arrived(new, request, at, order, self._groups)
 
+    # -- state tiers -----------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> bool:
+        return self.tiering.copies
+
+    @property
+    def moves(self) -> bool:
+        return self.tiering.moves
+
+    def open(self, step: int, at: int) -> None:
+        self.space.step = step
+        self.tiering.open(at)
+
+    def reloads(self, quote: Quote) -> bool:
+        return quote.choice is not None and quote.choice.reload
+
+    def reload(self, request: Request, quote: Quote, at: int, step: int) -> ReloadStarted:
+        reservation, miss = self._take(request, quote)
+        sequences = _open(request)
+        assert quote.choice is not None
+        wait = self.tiering.begin(request.progress, reservation, miss)
+        return ReloadStarted(
+            at=at,
+            step=step,
+            id=request.id,
+            indexes=tuple(sequence.index for sequence in sequences),
+            tables=_tables(sequences),
+            wait=wait,
+            choice=quote.choice,
+        )
+
+    def reloading(self, request: Request) -> Wait | None:
+        return self.tiering.wait(request.progress)
+
+    def copying(self, request: Request) -> bool:
+        returning: Returning | None = request.progress.returning
+        return returning is not None and returning.reload.copying > 0
+
+    def reloaded(self, request: Request, at: int) -> Reloaded:
+        return Reloaded(at=at, id=request.id, blocks=self.tiering.loaded(request.progress))
+
+    def collect(self, at: int) -> list[AnyEvent]:
+        return self.tiering.collect(at, self._name)
+
+    def committed(self, plan: StepPlan, result: StepResult, at: int, ns: int) -> None:
+        self.tiering.committed(plan, result, at, ns)
+
+    def aborted(self) -> None:
+        self.tiering.aborted()
+
     # -- what it needs ---------------------------------------------------------------------------------------
 
     def quote(self, request: Request, seats: int) -> Quote:
-        return needs.quote(request.progress, self.memory, seats)
+        return needs.quote(request.progress, self.memory, seats, self.tiering.choose)
 
     def admit(self, request: Request, quote: Quote, at: int, step: int) -> Admitted:
-        sequences, reservation = _open(request), quote.reservation
-        if reservation is None:
-            raise InvariantError(f"{request.id} was granted seats that are not there")
-        miss = self.memory.miss(sequences[0], len(reservation.matched[0]))
-        tables = self.memory.reserve(reservation)
-        if isinstance(tables, Shortfall):
-            raise InvariantError(f"{request.id} was granted {tables.need} blocks of {tables.have}")
-        resumed, size = request.preemptions > 0, self.space.block_tokens
-        for sequence, table, matched in zip(sequences, tables, reservation.matched, strict=True):
-            sequence.state = table
-            found = len(matched) * size
-            if sequence is sequences[0] and reservation.begun is not None:
-                found = reservation.inherited(size)
-                sequence.fill = reservation.begun[0], table.blocks[len(matched)]
-            fork_at = reservation.shared * size if sequence.emitted else sequence.prompt
-            if sequence is sequences[0] or found >= fork_at:
-                sequence.inherit(found, resumed=resumed)
-            else:
-                sequence.fork_at = fork_at
+        sequences, returning = _open(request), request.progress.returning
+        if returning is None:
+            reservation, miss = self._take(request, quote)
+        else:
+            reservation, miss = returning.reservation, returning.miss
+        self._inherit(request, reservation, returning)
+        self.tiering.end(request.progress)
+        declined = quote.choice is not None and not quote.choice.reload
         return Admitted(
             at=at,
             step=step,
             id=request.id,
-            resumed=resumed,
-            miss=miss,
+            resumed=request.preemptions > 0,
+            miss=Miss("slower", miss.at) if declined else miss,
             indexes=tuple(sequence.index for sequence in sequences),
-            tables=tuple(tuple(table.blocks) for table in tables),
+            tables=_tables(sequences),
             inherited=tuple(sequence.computed for sequence in sequences),
+            choice=quote.choice if declined else None,
         )
+
+    def _take(self, request: Request, quote: Quote) -> tuple[Reservation, Miss]:
+        """Take what was quoted, and why no more was found. Raises InvariantError where it is not there."""
+        sequences, reservation = _open(request), quote.reservation
+        if reservation is None:
+            raise InvariantError(f"{request.id} was granted seats that are not there")
+        miss = self.memory.miss(sequences[0], len(reservation.matched[0]) + len(reservation.stored))
+        tables = self.memory.reserve(reservation)
+        if isinstance(tables, Shortfall):
+            raise InvariantError(f"{request.id} was granted {tables.need} blocks of {tables.have}")
+        for sequence, table in zip(sequences, tables, strict=True):
+            sequence.state = table
+        return reservation, miss
+
+    def _inherit(self, request: Request, reservation: Reservation, returning: Returning | None) -> None:
+        """Each sequence goes on behind the state that was found for it, or waits for its fork."""
+        sequences, size = _open(request), self.space.block_tokens
+        for sequence, matched in zip(sequences, reservation.matched, strict=True):
+            found = len(matched) * size
+            if sequence is sequences[0]:
+                found = reservation.inherited(size) if returning is None else needs.returned(returning, size)
+                if reservation.begun is not None and sequence.state is not None:
+                    sequence.fill = reservation.begun[0], sequence.state.blocks[len(matched)]
+            fork_at = reservation.shared * size if sequence.emitted else sequence.prompt
+            if sequence is sequences[0] or found >= fork_at:
+                sequence.inherit(found, resumed=request.preemptions > 0)
+            else:
+                sequence.fork_at = fork_at
 
     def least_work(self, request: Request, new: TextRequest, answers: AnswerLengths) -> LeastWork:
         return needs.least_work(new, request.progress, self.memory, answers)
+
+    def runs(self, request: Request) -> tuple[Run, ...]:
+        return ()
 
     def outlook(self, request: Request, quote: Quote | None = None) -> list[Outlook]:
         return needs.outlook(request.progress, self.space.block_tokens, quote)
@@ -144,12 +223,13 @@ class TextPattern:
         entries = list(entries)
         copies = tuple(copy for entry in entries for copy in entry.copies)
         fills = tuple(fill for entry in entries for fill in entry.fills)
-        return StepPlan(step, tuple(entry.item for entry in entries), copies, fills)
+        return StepPlan(step, tuple(entry.item for entry in entries), copies, fills, *self.tiering.name())
 
     def fault(self, request: Request) -> str | None:
-        faults = (sequence.guide.fault for sequence in _open(request) if sequence.guide)
-        fault = next(filter(None, faults), None)
-        return None if fault is None else f"the answer cannot go on within its grammar: {fault}"
+        for sequence in _sequences(request):
+            if sequence.guide and sequence.finish is None and (fault := sequence.guide.fault):
+                return f"the answer cannot go on within its grammar: {fault}"
+        return None
 
     def words(self, entry: Entry) -> str:
         return f"what the model computed at positions {entry.item.start} to {entry.item.end - 1}"
@@ -190,12 +270,14 @@ class TextPattern:
 
     def lose(self, request: Request) -> Lost:
         sequences, before = _open(request), self.space.live
+        self.tiering.end(request.progress)
         for sequence in sequences:
             self._give_back(sequence)
         units = tuple(sequence.lose() for sequence in sequences)
         return Lost(tuple(sequence.index for sequence in sequences), units, before - self.space.live)
 
     def release(self, request: Request, *, keep: bool = True) -> None:
+        self.tiering.end(request.progress)
         for sequence in _sequences(request):
             self._give_back(sequence, keep=keep)
 
@@ -212,6 +294,7 @@ class TextPattern:
                     held[block] = held.get(block, 0) + 1
                 sequence.check(request.id)
         self.space.check(held)
+        self.tiering.check()
 
 
 def text_model(
@@ -225,8 +308,12 @@ def text_model(
     weight: float = 1.0,
 ) -> ServedModel:
     """A text model as an engine serves it: `executor` computes, `memory` holds its state."""
-    pattern = TextPattern(executor, memory, drafters=drafters, watcher=watcher)
+    pattern = TextPattern(executor, memory, drafters=drafters, watcher=watcher, name=name)
     return ServedModel(executor, pattern, options, name=name, weight=weight)
+
+
+def _tables(sequences: Iterable[Sequence]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(sequence.state.blocks) for sequence in sequences if sequence.state is not None)
 
 
 def _sequences(request: Request) -> list[Sequence]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.core.errors import InvariantError
+from headway.core.miss import Miss
 from headway.core.plan import Sampling
 from headway.core.request import Counts, Drafter, FinishReason, Guide, Watch
 from headway.memory.keys import KeyChain
+from headway.memory.reserve import Reservation
 from headway.memory.table import BlockTable
+from headway.memory.tiers import Reload
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +74,8 @@ class Sequence:
 
     def split(self, positions: int) -> tuple[int, int, int]:
         """(prefilled, decoded, recomputed) if the next `positions` positions were evaluated now."""
+        if self.computed == self.high and self.high >= self.prompt:
+            return 0, positions, 0
         end = self.computed + positions
         recomputed = max(0, min(end, self.high) - self.computed)
         first_new = max(self.computed, self.high)
@@ -124,12 +129,23 @@ class Sequence:
 
 
 @dataclass(slots=True, eq=False)
+class Returning:
+    """Blocks of a request that holds no seat are brought back from tiers: of what was reserved for it, `matched` were
+    found in the pool, and the leading sequence's next ones are those of `reload`."""
+
+    reservation: Reservation
+    reload: Reload
+    miss: Miss
+
+
+@dataclass(slots=True, eq=False)
 class TextProgress:
     """What a text request is to become, and its sequences, the leading one first.
 
     max_tokens    most tokens that each sequence emits; already bounded by context and pool
     min_tokens    each sequence emits at least so many
     stop_ids      tokens that end a sequence
+    returning     what is brought back for it, while it holds blocks and no seat
     """
 
     max_tokens: int
@@ -139,6 +155,7 @@ class TextProgress:
     logprobs: int | None
     prompt_logprobs: int | None
     sequences: list[Sequence]
+    returning: Returning | None = None
 
     @property
     def open_sequences(self) -> list[Sequence]:

@@ -51,7 +51,7 @@ class Apart:
             case ev.Received() | ev.Arrived() | ev.Refused():
                 self._models[event.id] = event.model or self._models.get(event.id, first)
                 return self._models[event.id]
-            case ev.Loaded() | ev.Stepped() | ev.Committed():
+            case ev.Loaded() | ev.Stepped() | ev.Committed() | ev.Recovery() | ev.NoProgress() | ev.Offloaded():
                 return event.model or first
             case ev.TurnedAway():
                 return first

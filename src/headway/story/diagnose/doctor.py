@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from headway.story.diagnose.findings import Finding, callers, duration, pace, space, turns, work
+from headway.story.diagnose.findings import Finding, callers, duration, loops, pace, space, tiers, turns, work
 from headway.story.diagnose.observations import Observations
 from headway.story.tell.sentences import count
 
 FINDINGS: tuple[Callable[[Observations], Finding | None], ...] = (
     callers.refused, callers.not_finite, callers.failures, callers.grammars, callers.before_the_replica,
     callers.front_queue, callers.slow_clients, callers.slow_delivery, space.seats_full, space.memory_full,
-    space.recovery_loop, space.recomputed, turns.other_models,
+    loops.no_progress, loops.recovery_loop, space.recomputed, loops.reuse_off, loops.evicting_in_turn,
+    tiers.tier_faults, tiers.slow_tier, tiers.small_tier, turns.other_models,
     pace.step_budget, pace.prefill_interference, pace.host_gaps, pace.slower_steps, pace.fallback_kernels,
     work.prefix_off, work.prefix_evicted, work.prefix_differs, work.prefix_salts, work.drafts,
 )  # fmt: skip

@@ -7,12 +7,14 @@ running or waiting: what making the step shorter by all of itself would spare th
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headway.core import events as ev
 from headway.core.request import Stage
+from headway.core.tiers import Fault, ReloadChoice, TierName
 from headway.core.verdict import Wait, awaits_input
+from headway.story.reduce.record import Record
 from headway.story.reduce.recovery import Recovery
 from headway.story.reduce.reducer import Story
 
@@ -43,6 +45,7 @@ class ObservedStep:
     head: str | None
     waits: dict[str, Wait]
     levels: ev.Levels
+    bound: ev.Bound | None
     host_gap_ns: int | None
     ended_at: int | None = None
     next_at: int | None = None
@@ -94,16 +97,21 @@ class ObservedRequest:
 @dataclass(frozen=True)
 class Machine:
     """A local server's machine while it was looked at: the share of its processors' time that another virtual
-    machine took (None where that is not known), and how many processes wanted each processor (the load average)."""
+    machine took (None where that is not known), how many processes wanted each processor (the load average), and
+    memory that is free."""
 
     steal: float | None
     load: float
+    free_bytes: int | None = None
 
 
 @dataclass
 class Observations:
     """Folds one model's events in order. What happened before `since_ns` is folded into records, and counts nowhere
-    else. `others_ns` are the durations of the other models' steps, by name; with those `story` is shared."""
+    else. `others_ns` are the durations of the other models' steps, by name; with those `story` is shared. `evicting`
+    has, for each step that evicted blocks, who took blocks in it, and `evicted` who missed a prefix that had been
+    evicted, in which step it was, and how many positions of the prompt were left to compute. `declined` are decisions
+    to compute what lies in tiers."""
 
     model: str = ""
     loaded: ev.Loaded | None = None
@@ -114,10 +122,17 @@ class Observations:
     gaps: deque[Gap] = field(default_factory=lambda: deque(maxlen=MOST_GAPS))
     requests: dict[str, ObservedRequest] = field(default_factory=dict)
     preemptions: list[ev.Preempted] = field(default_factory=list)
+    stuck: list[ev.NoProgress] = field(default_factory=list)
+    evicting: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    evicted: list[tuple[str, int, int]] = field(default_factory=list)
     pauses: list[ev.DraftsPaused] = field(default_factory=list)
     recovery: Recovery = field(default_factory=Recovery)
     turned_away: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    tier_faults: Counter[tuple[TierName, Fault]] = field(default_factory=Counter)
+    tier_words: str = ""
+    reloaded: Counter[TierName] = field(default_factory=Counter)
+    declined: list[ReloadChoice] = field(default_factory=list)
     others_ns: dict[str, list[int]] = field(default_factory=dict)
     most_held: int = 0
     first_at: int | None = None
@@ -125,6 +140,7 @@ class Observations:
     _committed_at: int | None = None
     _working: bool = False
     _passed_at: int | None = None
+    _taking: list[str] = field(default_factory=list)
     _emitted_in: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def fold_all(self, events: Iterable[ev.AnyEvent]) -> Observations:
@@ -188,9 +204,20 @@ class Observations:
         return sum(step.held_up_ns for step in self.steps)
 
     @property
+    def gap_ms(self) -> float | None:
+        """The gap between tokens that bounds a step's budget; None where that is a fixed number."""
+        return self.loaded.gap_ms if self.loaded else None
+
+    @property
     def seats(self) -> int:
         """Of the replica; as many as were ever used where no event tells."""
         return self.loaded.seats if self.loaded else max((step.levels.seats_used for step in self.steps), default=0)
+
+    def records(self) -> Iterator[Record]:
+        """Of the requests that were observed."""
+        for record in (*self.story.ended.values(), *self.story.live.values()):
+            if record.id in self.requests and self.model in ("", record.model):
+                yield record
 
     def lives_ns(self) -> int:
         """The requests' times from their arrival to their last byte, or to now, together."""
@@ -207,10 +234,28 @@ class Observations:
                 self.requests[event.id] = ObservedRequest(event.id, event.at, event.sent_at)
             case ev.Arrived():
                 self._arrived(event)
+            case ev.Admitted(miss=miss):
+                self._taking.append(event.id)
+                if event.choice is not None:
+                    self.declined.append(event.choice)
+                if miss is not None and miss.why == "evicted":
+                    known = self.requests.get(event.id)
+                    prompt = known.arrived.prompt if known and known.arrived else miss.at
+                    self.evicted.append((event.id, miss.step, prompt - miss.at))
+            case ev.NoProgress():
+                self.stuck.append(event)
             case ev.Preempted():
                 self.preemptions.append(event)
             case ev.DraftsPaused():
                 self.pauses.append(event)
+            case ev.Offloaded():
+                for tier, faults in event.faults.items():
+                    self.tier_faults.update({(tier, fault): number for fault, number in faults.items()})
+                self.tier_words = event.words or self.tier_words
+            case ev.ReloadStarted():
+                self._taking.append(event.id)
+            case ev.Reloaded():
+                self.reloaded.update(event.blocks)
             case ev.Finished() | ev.Cancelled() | ev.Failed() | ev.Refused():
                 ended = self.requests.setdefault(event.id, ObservedRequest(event.id, event.at))
                 ended.ended_at = event.at
@@ -231,8 +276,11 @@ class Observations:
         gap = event.at - self._committed_at if self._working and self._committed_at is not None else None
         if gap is not None and self.steps and self.steps[-1].next_at is None:
             self.steps[-1].next_at = event.at
-        if not counted:
-            return
+        if not counted or not (event.members or event.waits):
+            return  # it only copies between pool and tiers
+        taking, self._taking = (*self._taking, *(grown.id for grown in event.grown)), []
+        if self.steps and event.levels.evictions > self.steps[-1].levels.evictions:
+            self.evicting[event.step] = taking
         prefill: Counter[str] = Counter()
         for member in event.members:
             if member.doing == "prefill":
@@ -258,6 +306,7 @@ class Observations:
                 head=event.waits[event.head].rule if event.head else None,
                 waits={wait.rule: wait for wait in event.waits.values()},
                 levels=event.levels,
+                bound=event.bound,
                 host_gap_ns=gap,
             )
         )

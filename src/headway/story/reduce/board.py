@@ -14,9 +14,12 @@ from headway.core.verdict import ONS, On, Wait
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import NO_LEVELS, Story
 from headway.story.reduce.steps import StepRecord, Steps
+from headway.story.tell.alarms import brief as loop_words
+from headway.story.tell.alarms import no_progress
 from headway.story.tell.boardview import (
     BoardView,
     EventNumbers,
+    LoopShown,
     ModelShown,
     Owner,
     PoolShown,
@@ -35,7 +38,7 @@ RATE_OVER_S = 5.0
 _KEPT_STEPS = 4096
 COUNTERS = (
     "preemptions", "evicted_blocks", "recomputed_positions", "drafts_accepted", "drafts_rejected", "slow_readers",
-    "finished", "cancelled", "failed", "refused",
+    "finished", "cancelled", "failed", "refused", "offloaded_blocks", "reloaded_blocks",
 )  # fmt: skip
 _COUNTED = {
     ev.Preempted: "preemptions", ev.Finished: "finished", ev.Cancelled: "cancelled", ev.Failed: "failed",
@@ -87,6 +90,8 @@ class Board:
             requests=self._requests(self._chosen(requests, ended), now),
             unknown=self._unknown(),
             counters={name: self.counts[name] for name in COUNTERS},
+            loops=tuple(map(_loop_shown, self.story.loops.values())),
+            stuck=tuple(map(no_progress, self.story.stuck.values())),
         )
 
     # -- parts of the view -----------------------------------------------------------------------------------
@@ -104,6 +109,7 @@ class Board:
             rates=self._rates(now, steps),
             stages=_stages(live),
             batch=len(steps[-1].members) if steps else 0,
+            tiers=self.story.tiers.get(name, ()),
             passed=sum(isinstance(r.verdict, Wait) and r.verdict.rule == "model" for r in live if not r.ended),
         )
 
@@ -166,6 +172,10 @@ class Board:
         match event:
             case ev.Cancelled(by=ev.SLOW_READER) | ev.Delivered(dropped=ev.SLOW_READER):
                 self.counts["slow_readers"] += 1
+            case ev.Offloaded(blocks=blocks):
+                self.counts["offloaded_blocks"] += sum(blocks.values())
+            case ev.Reloaded(blocks=blocks):
+                self.counts["reloaded_blocks"] += sum(blocks.values())
             case ev.Committed():
                 for outcome in event.outcomes:
                     self.counts["recomputed_positions"] += outcome.recomputed
@@ -200,6 +210,11 @@ def _step_shown(step: StepRecord) -> StepShown:
         ms=None if step.ended_at is None else round((step.ended_at - step.began_at) / 1e6, 6),
         failed=step.failed,
     )
+
+
+def _loop_shown(event: ev.Recovery) -> LoopShown:
+    demand = event.offered, event.rejected
+    return LoopShown(event.model, event.cut, event.now, event.best, *demand, loop_words(event))
 
 
 def _owner(record: Record, references: Counter[int]) -> Owner:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headway.core.events import Forecast
 from headway.core.miss import Miss
 from headway.core.request import ENDS, Counts, Pause, Stage
+from headway.core.tiers import ReloadChoice, TierName
 from headway.core.verdict import Verdict
 
 #: The closed list of interval names.
@@ -64,6 +66,10 @@ class Record:
     intervals   closed ones, in order, equal neighbours merged; the open one is `doing` since `doing_since`
     order       its place in the queue: smaller goes first
     stages      what the model does with each part, in order; empty where that is not told
+    promised    whether it was promised to be complete by its deadline
+    forecast    what its model's newest step expected of it, where it has a deadline and that is known
+    choice      whether what was found for it in tiers was reloaded, and by which numbers; None: nothing was found
+    reloaded    blocks that were brought back for it, by tier
     dropped     by whom the delivery of a finished answer was given up
     preempted_for who could go on because it was preempted, each once; itself, where it could not grow
     ended_at    when the last byte was handed over (or when it ended, where nobody delivers)
@@ -81,6 +87,8 @@ class Record:
     priority: int = 0
     max_tokens: int = 0
     deadline_at: int | None = None
+    promised: bool = False
+    forecast: Forecast | None = None
     sequences: list[SequenceRecord] = field(default_factory=list)
     parts: list[PartRecord] = field(default_factory=list)
     stages: tuple[str, ...] = ()
@@ -88,6 +96,8 @@ class Record:
     preempted_for: list[str] = field(default_factory=list)
     first_reused: int = 0
     miss: Miss | None = None
+    choice: ReloadChoice | None = None
+    reloaded: dict[TierName, int] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
     doing: tuple[str, str | None, str | None] = ("received", None, None)
     doing_since: int = 0
@@ -100,6 +110,13 @@ class Record:
     @property
     def ended(self) -> bool:
         return self.stage in ENDS
+
+    @property
+    def slack_ns(self) -> int | None:
+        """How long before its deadline it is complete as planned, where that is known."""
+        if self.deadline_at is None or self.forecast is None or not self.forecast.ready_at:
+            return None
+        return self.deadline_at - self.forecast.ready_at
 
     def turn_to(self, name: str, at: int, on: str | None = None, rule: str | None = None) -> None:
         """From `at` on the request's time belongs to another interval."""

@@ -12,6 +12,7 @@ from typing import Any
 from headway.core import events as ev
 from headway.core.errors import UnknownRequest
 from headway.core.request import Stage
+from headway.core.tiers import TierLevel
 from headway.core.verdict import BEHIND, Go, Unit, Verdict, Wait, awaits_input, change_key
 from headway.story.reduce.record import PartRecord, Record, SequenceRecord
 
@@ -27,6 +28,9 @@ class Story:
 
     models     pool and seats of each served model, by name, in the order in which events named them
     facts      what the replica said of each when it was loaded, where that is among the events
+    tiers      how much lies in each tier of each model
+    loops      by model, what was told last of a recovery loop, or a cut of admission, that is not over
+    stuck      by request, what was told of a decision that is no progress, while it is alive and has not moved
     """
 
     def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
@@ -34,10 +38,13 @@ class Story:
         self.ended: OrderedDict[str, Record] = OrderedDict()
         self.models: dict[str, ev.Levels] = {}
         self.facts: dict[str, ev.Loaded] = {}
+        self.tiers: dict[str, tuple[TierLevel, ...]] = {}
+        self.loops: dict[str, ev.Recovery] = {}
+        self.stuck: dict[str, ev.NoProgress] = {}
         self.step = 0
         self.stepped_at = 0
         self._remembered = remembered
-        self._delivers = delivers
+        self.delivers = delivers
         self._patterns: dict[str, str] = {}  # as requests told
         self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
         self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
@@ -49,7 +56,10 @@ class Story:
             ev.Supplied: self._supplied, ev.DraftsPaused: self._drafts_paused,
             ev.Admitted: self._admitted, ev.Preempted: self._preempted, ev.Stepped: self._stepped,
             ev.Committed: self._committed, ev.Finished: self._finished, ev.Cancelled: self._cancelled,
+            ev.ReloadStarted: self._reload_started, ev.Reloaded: self._reloaded,
+            ev.ReloadDropped: self._reload_dropped, ev.Offloaded: self._offloaded,
             ev.Failed: self._failed, ev.Delivered: self._delivered,
+            ev.Recovery: self._recovery, ev.NoProgress: self._no_progress,
         }  # fmt: skip
 
     def fold(self, event: ev.AnyEvent) -> None:
@@ -64,6 +74,7 @@ class Story:
     def know(self, loaded: ev.Loaded) -> None:
         """A model is served whose loading may be among the events no more. Nothing is known of its levels yet."""
         self.facts.setdefault(loaded.model, loaded)
+        self.tiers.setdefault(loaded.model, loaded.tiers)
         self.models.setdefault(loaded.model, NO_LEVELS)
 
     def unit(self, model: str) -> Unit:
@@ -93,6 +104,14 @@ class Story:
                 queues.setdefault(record.model, []).append(record.order)
         return {model: sorted(orders) for model, orders in queues.items()}
 
+    def slacks(self) -> dict[str, list[tuple[int, str]]]:
+        """For each model what its live requests with deadlines can spare (ns), and their ids, the least first."""
+        slacks: dict[str, list[tuple[int, str]]] = {}
+        for record in self.live.values():
+            if not record.ended and (slack := record.slack_ns) is not None:
+                slacks.setdefault(record.model, []).append((slack, record.id))
+        return {model: sorted(each) for model, each in slacks.items()}
+
     def references(self, model: str) -> Counter[int]:
         """How many sequences hold each live block of that model's pool."""
         return Counter(
@@ -104,6 +123,8 @@ class Story:
     def _loaded(self, event: ev.Loaded) -> None:
         self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
         self.facts[event.model] = event
+        self.tiers[event.model] = event.tiers
+        self.loops.pop(event.model, None)
 
     def _turned_away(self, event: ev.TurnedAway) -> None:
         """They left no record."""
@@ -123,7 +144,7 @@ class Story:
         record.model = self._named(event.model)
         self._patterns.setdefault(record.model, event.pattern)
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
-        record.deadline_at = event.deadline_at
+        record.deadline_at, record.promised = event.deadline_at, event.promised
         record.sequences = [SequenceRecord(index, event.prompt) for index in range(event.n)]
         positions = event.positions or (None,) * len(event.parts)
         record.parts = [PartRecord(of, positions=each) for of, each in zip(event.parts, positions, strict=True)]
@@ -133,7 +154,18 @@ class Story:
         else:
             self._wait(record, event.wait, event.at)
 
+    def _recovery(self, event: ev.Recovery) -> None:
+        self.loops[event.model] = event
+        if event.phase == "over":
+            del self.loops[event.model]
+
+    def _no_progress(self, event: ev.NoProgress) -> None:
+        if record := self.live.get(event.id):
+            self.stuck[event.id] = event
+            self._wait(record, event.wait, event.at)
+
     def _supplied(self, event: ev.Supplied) -> None:
+        self.stuck.pop(event.id, None)
         if record := self.live.get(event.id):
             self._judge(record, None, event.at)
             self._queue(record, event.at)
@@ -155,11 +187,13 @@ class Story:
         record = self.live.get(event.id)
         if record is None:
             return
+        self.stuck.pop(event.id, None)
         record.stage = Stage.RUNNING
         for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
             sequence = record.sequences[index]
             sequence.blocks = list(table)
             self._inherit(sequence, inherited, event.resumed)
+        record.choice = event.choice or record.choice
         if not event.resumed and event.inherited:
             record.first_reused = event.inherited[0]
             record.miss = event.miss
@@ -182,9 +216,38 @@ class Story:
             sequence.blocks = []
         self._judged.setdefault(record.model, set()).add(event.id)
 
+    def _reload_started(self, event: ev.ReloadStarted) -> None:
+        if record := self.live.get(event.id):
+            for index, table in zip(event.indexes, event.tables, strict=True):
+                record.sequences[index].blocks = list(table)
+            record.choice = event.choice
+            self._wait(record, event.wait, event.at)
+
+    def _reloaded(self, event: ev.Reloaded) -> None:
+        if record := self.live.get(event.id):
+            for tier, blocks in event.blocks.items():
+                record.reloaded[tier] = record.reloaded.get(tier, 0) + blocks
+            self._seatless(record, event.at)
+
+    def _reload_dropped(self, event: ev.ReloadDropped) -> None:
+        if record := self.live.get(event.id):
+            _drop_blocks(record)
+            self._seatless(record, event.at)
+
+    def _seatless(self, record: Record, at: int) -> None:
+        """It awaits no blocks any more; what it waits for the next step tells."""
+        self._judge(record, None, at)
+        record.turn_to("preempted" if record.preemptions else "queued", at, "turn", "order")
+        self._judged.setdefault(record.model, set()).add(record.id)
+
+    def _offloaded(self, event: ev.Offloaded) -> None:
+        self.tiers[self._named(event.model)] = event.tiers
+
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)
         self.step, self.stepped_at, self.models[model] = event.step, event.at, event.levels
+        for told in [told for told in self.stuck.values() if told.model == model and told.wait.on != "input"]:
+            del self.stuck[told.id]  # somebody moves
         behind = self._judged.get(model, set()).union(self._fresh.pop(model, ())) - event.waits.keys()
         self._judged[model] = set()
         for request_id in behind:
@@ -195,6 +258,9 @@ class Story:
             if record := self.live.get(request_id):
                 self._judged.setdefault(record.model, set()).add(request_id)
                 self._wait(record, wait, event.at)
+        for forecast in event.forecasts:
+            if record := self.live.get(forecast.id):
+                record.forecast = forecast
         self._move_members(event)
 
     def _move_members(self, event: ev.Stepped) -> None:
@@ -305,12 +371,13 @@ class Story:
 
     def _end(self, record: Record, stage: Stage, at: int) -> None:
         """Its work is over; its time goes on until the last byte is handed over."""
+        self.stuck.pop(record.id, None)
         record.stage = stage
         if stage is not Stage.REFUSED:
             record.verdict = None
         if self._in_flight.get(record.id) is not record:
             _drop_blocks(record)
-        if self._delivers:
+        if self.delivers:
             record.turn_to("delivery", at)
         else:
             self._remember(record, at)

@@ -18,9 +18,11 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # only noise beside 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _SECOND, _MINUTE = 1_000_000_000, 60
+FAILURES = (Stage.CANCELLED, Stage.FAILED, Stage.REFUSED)
 KINDS = ("reused", "prefilled", "decoded", "recomputed", "rejected", "evaluated")
 DRAFTS = ("accepted", "rejected")
 FINISHES = ("stop", "length", "cancelled", "time", "failed")
+DEADLINES = ("met", "missed")
 TIERS = ("host", "disk")
 REFUSALS = ("pool", "context", "seats", "deadline", "queue", "loading", "invalid")
 
@@ -46,6 +48,8 @@ class _Families:
         self.recompute_share = declared(
             Gauge, "recompute_share", "Recomputed positions of all evaluated in the last minute"
         )
+        self.loops = declared(Counter, "recovery_loops", "Recovery loops: lost work rose while goodput fell")
+        self.cut = declared(Gauge, "admission_cut", "1 while a recovery loop has admission cut (--recovery auto)")
         self.drafts = declared(
             Counter,
             "draft_positions",
@@ -55,6 +59,9 @@ class _Families:
         self.tokens = declared(Counter, "emitted_tokens", "Tokens emitted to callers")
         self.finished = declared(Counter, "requests_finished", "Requests that ended", "reason")
         self.refused = declared(Counter, "requests_refused", "Requests that were refused", "reason")
+        self.deadlines = declared(
+            Counter, "deadlines", "Complete answers of requests with a deadline, by whether it was met", "result"
+        )
         self.slow_readers = declared(Counter, "slow_readers", "Requests dropped because their client stopped reading")
         self.regained = declared(Counter, "regained_blocks", "Blocks found again on resuming")
         self.offloaded = declared(Counter, "offloaded_blocks", "Blocks copied to another tier", "tier")
@@ -112,7 +119,7 @@ class _Measured:
         self.reserved_bytes = 0
         self.block_tokens = 1
         self._evictions_told = 0
-        self._families, self._model = families, model
+        self._families, self.name = families, model
         self.blocks = bound(families.blocks, ("live", "reusable", "free"))
         self.reserved = families.reserved.labels(model)
         self.stages = bound(families.stages, Stage)
@@ -120,7 +127,10 @@ class _Measured:
         self.seats = bound(families.seats, ("used", "free"))
         self.preemptions = families.preemptions.labels(model)
         self.positions = bound(families.positions, KINDS)
+        self.loops = families.loops.labels(model)
+        self.cut = families.cut.labels(model)
         self.drafts = bound(families.drafts, DRAFTS)
+        self.deadlines = bound(families.deadlines, DEADLINES)
         self.tokens = families.tokens.labels(model)
         self.slow_readers = families.slow_readers.labels(model)
         self.regained = families.regained.labels(model)
@@ -139,10 +149,10 @@ class _Measured:
             bound(closed, values)
 
     def finish(self, reason: str) -> None:
-        self._families.finished.labels(self._model, reason).inc()
+        self._families.finished.labels(self.name, reason).inc()
 
     def refuse(self, reason: str) -> None:
-        self._families.refused.labels(self._model, reason).inc()
+        self._families.refused.labels(self.name, reason).inc()
 
     def evicted(self, since_the_start: int) -> None:
         """Another replica counts from its own start."""
@@ -179,6 +189,14 @@ class Metrics:
     def fold(self, event: ev.AnyEvent) -> None:
         """Count one event, just before the story folds it (so records still hold what was true until now)."""
         match event:
+            case ev.Offloaded(model=model):
+                for tier, blocks in event.blocks.items():
+                    self._families.offloaded.labels(self._of(model).name, tier).inc(blocks)
+            case ev.Reloaded():
+                for tier, blocks in event.blocks.items():
+                    self._families.reloaded.labels(self._of_request(event.id).name, tier).inc(blocks)
+            case ev.Stepped(members=()):
+                """It only copies between pool and tiers."""
             case ev.Stepped():
                 self._step_began = event.at
                 positions = sum(member.positions for member in event.members)
@@ -189,14 +207,19 @@ class Metrics:
                 self._admitted(event)
             case ev.Preempted():
                 self._of_request(event.id).preemptions.inc()
+            case ev.Recovery():
+                self._of(event.model).loops.inc(event.phase == "began")
             case ev.Finished():
                 self._of_request(event.id).finish(event.reason)
+                if not self._story.delivers:
+                    self._complete(event.id, event.at, None)
             case ev.Cancelled(by=by):
                 measured = self._of_request(event.id)
                 measured.finish("time" if by == ev.TIME else "cancelled")
                 measured.slow_readers.inc(by == ev.SLOW_READER)
             case ev.Delivered(dropped=by):
                 self._of_request(event.id).slow_readers.inc(by == ev.SLOW_READER)
+                self._complete(event.id, event.at, by)
             case ev.Failed():
                 self._of_request(event.id).finish("failed")
             case ev.Refused():
@@ -235,6 +258,7 @@ class Metrics:
             measured.seats["used"].set(levels.seats_used)
             measured.seats["free"].set(max(0, measured.total_seats - levels.seats_used))
             measured.reserved.set(measured.reserved_bytes)
+            measured.cut.set(name in self._story.loops and self._story.loops[name].cut)
             measured.recompute_share.set(measured.share.at(measured.newest_at if now is None else now))
             for stage, gauge in measured.stages.items():
                 gauge.set(stages[name, stage])
@@ -250,6 +274,13 @@ class Metrics:
     def _of_request(self, request_id: str) -> _Measured:
         record = self._story.live.get(request_id)
         return self._of(record.model if record else "")
+
+    def _complete(self, request_id: str, at: int, dropped: str | None) -> None:
+        """An answer is complete (a preview never is): what counts is when its last byte was handed over."""
+        record = self._story.live.get(request_id)
+        if record is None or record.deadline_at is None or dropped is not None or record.stage in FAILURES:
+            return
+        self._of(record.model).deadlines["met" if at <= record.deadline_at else "missed"].inc()
 
     def _admitted(self, event: ev.Admitted) -> None:
         measured = self._of_request(event.id)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from headway.core import events as ev
+from headway.core.tiers import TierLevel
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import NO_LEVELS, Story
 from headway.story.reduce.steps import StepRecord, Steps
@@ -22,10 +23,14 @@ from headway.story.reduce.steps import StepRecord, Steps
 ENGINE, REQUESTS, STEPS_TRACK = 1, 2, 1
 _MARKS = {
     ev.Preempted: "preempted",
+    ev.ReloadStarted: "reload",
+    ev.Reloaded: "reloaded",
+    ev.ReloadDropped: "reload dropped",
     ev.Cancelled: "cancelled",
     ev.Failed: "failed",
     ev.Refused: "refused",
     ev.DraftsPaused: "drafts paused",
+    ev.NoProgress: "no progress",
 }
 #: At one moment a slice comes first: a flow is bound to the slice that is open where it stands.
 _RANKS = {"X": 0, "C": 1, "i": 2, "s": 3, "f": 3}
@@ -35,7 +40,7 @@ TraceEvent = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at one moment: to a request, or (`life` is None) to the pool."""
+    """Something that happened at one moment: to a request, or (`life` is None) to a model and its pool."""
 
     at: int
     name: str
@@ -77,6 +82,7 @@ class Timeline:
         self._marks: list[Mark] = []
         self._levels: list[Level] = []
         self._evictions: dict[str, int] = {}
+        self._tiers: list[tuple[int, str, tuple[TierLevel, ...]]] = []
 
     def fold(self, event: ev.AnyEvent) -> None:
         """Take one event in."""
@@ -94,10 +100,14 @@ class Timeline:
             waiting = event.waiting if isinstance(event, ev.Stepped) else None
             model = self._model_of(event) or next(iter(self.story.models), "")
             self._level(Level(event.at, model, self.story.models.get(model, NO_LEVELS), waiting))
+        if isinstance(event, ev.Offloaded):
+            self._tiers.append((event.at, event.model, event.tiers))
         name = _MARKS.get(type(event))
         life = self._latest.get(getattr(event, "id", ""))
         if name is not None and life is not None:
             self._marks.append(Mark(event.at, name, life, _facts(event)))
+        if isinstance(event, ev.Recovery):
+            self._marks.append(Mark(event.at, f"recovery loop {event.phase}", None, _facts(event)))
 
     def named(self, id: str) -> list[Record]:
         """The lives of a request, or of all requests of the list of prompts with that id; empty if there is none."""
@@ -120,6 +130,7 @@ class Timeline:
         drawing = _Drawing(min([begin, *(step.began_at for step in steps)]))
         drawing.engine(self.model, steps, now)
         drawing.levels(self._levels_within(begin, end))
+        drawing.tiers([told for told in self._tiers if begin <= told[0] <= end])
         marks = defaultdict[int, list[Mark]](list)
         for mark in self._marks:
             marks[id(mark.life)].append(mark)
@@ -207,6 +218,13 @@ class _Drawing:
                     said[name] = value
                     self._add("C", name, "level", ENGINE, 0, level.at, args=value)
 
+    def tiers(self, told: Sequence[tuple[int, str, tuple[TierLevel, ...]]]) -> None:
+        """A counter track of the blocks in each tier, of several models by name."""
+        several = len({model for _, model, _ in told}) > 1
+        for at, model, tiers in told:
+            name = f"tiers {model}" if several else "tiers"
+            self._add("C", name, "level", ENGINE, 0, at, args={tier.name: tier.blocks for tier in tiers})
+
     def life(self, track: int, id: str, life: Sequence[PlacedInterval], marks: Sequence[Mark]) -> None:
         """A request's track: its intervals, what happened to it, a flow from each preemption to its resumption."""
         if track == 1:
@@ -266,6 +284,12 @@ def _facts(event: ev.AnyEvent) -> dict[str, Any]:
     match event:
         case ev.Preempted():
             return {"by": event.by, "lost_positions": sum(event.lost), "blocks": event.blocks, "step": event.step}
+        case ev.ReloadStarted(choice=choice):
+            return {"blocks": event.wait.need, "host": choice.host, "disk": choice.disk, "step": event.step}
+        case ev.Reloaded():
+            return {"blocks": sum(event.blocks.values())}
+        case ev.ReloadDropped():
+            return {"by": event.by, "blocks": event.blocks, "step": event.step}
         case ev.Cancelled():
             return {"by": event.by}
         case ev.Failed():
@@ -274,4 +298,13 @@ def _facts(event: ev.AnyEvent) -> dict[str, Any]:
             return {"reason": event.reason}
         case ev.DraftsPaused(pause=pause):
             return {"accepted": pause.accepted, "drafted": pause.drafted, "tokens": pause.tokens}
+        case ev.NoProgress(wait=wait):
+            return {"on": wait.on, "rule": wait.rule, "short": wait.short, "times": event.times}
+        case ev.Recovery():
+            return {
+                "cut": event.cut,
+                "preempted_per_s": event.now.preempted,
+                "recomputed_per_s": event.now.recomputed,
+                "goodput_per_s": event.now.goodput,
+            }
     return {}

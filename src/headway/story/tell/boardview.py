@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from headway.core.recovery import Demand
+from headway.core.recovery import Rates as WorkRates
+from headway.core.tiers import TierLevel
 from headway.core.verdict import On, Unit
 from headway.story.tell.views import PoolBlocks, RequestView
 
@@ -84,7 +87,7 @@ class StepShown(msgspec.Struct, frozen=True):
 
 class ModelShown(msgspec.Struct, frozen=True):
     """One served model. `unit` is that of its space, `batch` how many items its latest step held, and `passed` how
-    many of its requests wait because another model's step runs."""
+    many of its requests wait because another model's step runs. `tiers` hold copies of its blocks."""
 
     model: str
     pattern: str
@@ -95,6 +98,7 @@ class ModelShown(msgspec.Struct, frozen=True):
     stages: Stages
     batch: int
     passed: int
+    tiers: tuple[TierLevel, ...] = ()
 
 
 class RequestShown(RequestView, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,10 +107,24 @@ class RequestShown(RequestView, frozen=True, kw_only=True, omit_defaults=True):
     words: str
 
 
+class LoopShown(msgspec.Struct, frozen=True):
+    """A recovery loop, or a cut of admission, of one model: as the engine told it last (means per second over its
+    latest window), and in `words`, half a line."""
+
+    model: str
+    cut: bool
+    now: WorkRates
+    best: WorkRates
+    offered: Demand
+    rejected: Demand
+    words: str
+
+
 class BoardView(msgspec.Struct, frozen=True):
     """`model`, `pool` and `seats` are of the model that was named first, everything else is of all together; `models`
     has each. `steps` has the newest last, `unknown` counts the requests of the running step that came before the
-    first event, `counters` count since then."""
+    first event, `counters` count since then. `loops` are recovery loops that are not over, `stuck` has a sentence for
+    each decision that is no progress."""
 
     source: str
     model: str
@@ -120,3 +138,5 @@ class BoardView(msgspec.Struct, frozen=True):
     requests: tuple[RequestShown, ...]
     unknown: int
     counters: dict[str, int]
+    loops: tuple[LoopShown, ...] = ()
+    stuck: tuple[str, ...] = ()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from headway.core.request import Stage
+from headway.core.tiers import TierLevel, TierName
 from headway.core.verdict import Wait
 from headway.story.reduce.record import Interval, PartRecord, Record, SequenceRecord
 from headway.story.reduce.reducer import Story
@@ -15,20 +18,24 @@ from headway.story.tell.views import (
     DeadlineView,
     DraftsView,
     IntervalView,
+    LessSlack,
     ModelPool,
     PartView,
     PoolBlocks,
     PoolView,
     PositionsView,
     PrefixView,
+    ReloadView,
     RequestView,
     SequenceView,
     StandingWait,
+    Tier,
     TokensView,
     VerdictView,
 )
 
 _WAIT_FIELDS = Wait.__struct_fields__
+_MOST_LESS = 4
 
 
 def request_view(story: Story, record: Record, now: int) -> RequestView:
@@ -39,15 +46,23 @@ def request_view(story: Story, record: Record, now: int) -> RequestView:
 def request_views(story: Story, records: Iterable[Record], now: int) -> list[RequestView]:
     """A view of each record. What concerns all live requests (who holds which block, who is queued) is counted once
     for all of them: for each it would cost a server with many blocks seconds."""
-    shown, queued = list(records), story.queued()
+    shown, queued, slacks = list(records), story.queued(), story.slacks()
     references = {model: story.references(model) for model in {record.model for record in shown}}
     return [
-        _request_view(record, now, references[record.model], bisect_left(queued.get(record.model, ()), record.order))
+        _request_view(
+            record,
+            now,
+            references[record.model],
+            bisect_left(queued.get(record.model, ()), record.order),
+            slacks.get(record.model, ()),
+        )
         for record in shown
     ]
 
 
-def _request_view(record: Record, now: int, references: Counter[int], ahead: int) -> RequestView:
+def _request_view(
+    record: Record, now: int, references: Counter[int], ahead: int, slacks: Sequence[tuple[int, str]]
+) -> RequestView:
     return RequestView(
         id=record.id,
         pattern=record.pattern,
@@ -60,15 +75,30 @@ def _request_view(record: Record, now: int, references: Counter[int], ahead: int
         preemptions=record.preemptions,
         preempted_for=tuple(record.preempted_for),
         prefix=PrefixView(record.first_reused, record.miss),
+        reload=_reload_view(record),
         intervals=tuple(map(_interval_view, record.life(now))),
         elapsed_ms=_ms(record.elapsed_ns(now)),
-        deadline=deadline_view(record, now),
+        deadline=deadline_view(record, now, slacks),
         priority=record.priority,
         max_tokens=record.max_tokens,
         prompt=record.prompt_text,
         reason=record.reason,
         message=record.message,
         dropped=record.dropped,
+    )
+
+
+def _reload_view(record: Record) -> ReloadView | None:
+    choice = record.choice
+    if choice is None:
+        return None
+    return ReloadView(
+        reload=choice.reload,
+        host=choice.host,
+        disk=choice.disk,
+        bandwidth=choice.bandwidth,
+        break_even=choice.break_even,
+        loaded=dict(record.reloaded),
     )
 
 
@@ -92,7 +122,19 @@ def pool_view(story: Story) -> PoolView:
         return PoolView(0, 0, PoolBlocks(0, 0, 0, 0), (), ())
     first = next((model for model in models if model.unit == "blocks" and model.total), models[0])
     blocks = PoolBlocks(first.total, first.live, first.reusable, first.free)
-    return PoolView(sum(model.reserved_bytes for model in models), first.block_tokens, blocks, (), models)
+    reserved = sum(model.reserved_bytes for model in models)
+    return PoolView(reserved, first.block_tokens, blocks, _tiers(story), models)
+
+
+def _tiers(story: Story) -> tuple[Tier, ...]:
+    levels = [level for tiers in story.tiers.values() for level in tiers]
+    names = dict.fromkeys(level.name for level in levels)
+    return tuple(_tier(name, [level for level in levels if level.name == name]) for name in names)
+
+
+def _tier(name: TierName, levels: list[TierLevel]) -> Tier:
+    held = sum(level.blocks * level.bytes for level in levels)
+    return Tier(name, sum(level.blocks for level in levels), held, sum(level.total for level in levels))
 
 
 def _model_pool(story: Story, name: str) -> ModelPool:
@@ -111,13 +153,24 @@ def _model_pool(story: Story, name: str) -> ModelPool:
     )
 
 
-def deadline_view(record: Record, now: int) -> DeadlineView | None:
-    """None without a deadline."""
+def deadline_view(record: Record, now: int, slacks: Sequence[tuple[int, str]] = ()) -> DeadlineView | None:
+    """None without a deadline. `slacks` are as `Story.slacks` has them of its model."""
     if record.deadline_at is None:
         return None
     left = record.deadline_at - (now if record.ended_at is None else record.ended_at)
     met = (record.stage is Stage.FINISHED and left >= 0) if record.ended or left < 0 else None
-    return DeadlineView(_ms(record.deadline_at - record.received_at), _ms(left), met)
+    plain = DeadlineView(_ms(record.deadline_at - record.received_at), _ms(left), met, record.promised)
+    forecast, slack = record.forecast, record.slack_ns
+    if forecast is None or slack is None or record.ended:
+        return plain
+    less = slacks[: min(_MOST_LESS, bisect_left(slacks, (slack, "")))]
+    return msgspec.structs.replace(
+        plain,
+        update_ms=_ms(forecast.step_ns),
+        decode_ms=_ms(forecast.last_ns),
+        slack_ms=_ms(slack),
+        less=tuple(LessSlack(id, _ms(ns)) for ns, id in less),
+    )
 
 
 def timing(record: Record, now: int) -> str:

@@ -47,6 +47,14 @@ class Narrator:
                 account = f"so that {event.by} can go on" if event.by != event.id else "since it cannot grow"
                 lost = count(sum(event.lost), "position")
                 told = [f"{event.id} is preempted {account}: {lost} lost, {count(event.blocks, 'block')} free again."]
+            case ev.ReloadStarted():
+                blocks = len({block for table in event.tables for block in table})
+                gets = f"{event.id} gets {count(blocks, 'block')}"
+                told = [f"{gets}; {event.wait.need} of them are reloaded from tiers first."]
+            case ev.Reloaded():
+                told = [f"{event.id} has {count(sum(event.blocks.values()), 'block')} back from tiers."]
+            case ev.ReloadDropped():
+                told = [f"{event.id} loses its blocks before it has a seat, so that {event.by} can go on."]
             case ev.Stepped():
                 return self._stepped(event)
             case ev.Finished():

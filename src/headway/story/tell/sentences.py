@@ -11,7 +11,7 @@ from typing import assert_never
 from headway.core.miss import Miss
 from headway.core.request import ENDS, Stage
 from headway.core.verdict import Go, Never, On, Wait
-from headway.story.tell.views import PartView, RequestView, StandingWait
+from headway.story.tell.views import DeadlineView, PartView, RequestView, StandingWait
 
 _MOST_NAMES = 4
 _MOST_WINDOWS = 8
@@ -37,7 +37,8 @@ def tell(view: RequestView) -> list[str]:
     told = [_stage(view)]
     if (wait := _standing(view)) is not None:
         told.append(waiting(wait))
-    told += [*_parts(view), _image(view), _reuse(view), _recompute(view), _drafts(view), _deadline(view), _time(view)]
+    told += [*_parts(view), _image(view), _reuse(view), _reload(view), _recompute(view), _drafts(view)]
+    told += [_deadline(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -91,7 +92,7 @@ def shortage(wait: Wait) -> str:
         case "blocks" | "reservation":
             own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
-            more = f", and {wait.kept} to be left for growth (--admit {wait.by})" if wait.kept else ""
+            more = f", and {wait.kept} to be left for growth ({_admission(wait.by)})" if wait.kept else ""
             text = (
                 f"needs {count(need - wait.kept, 'block')}{more}, {wait.free} free and {wait.reusable} "
                 f"reusable{known}, {short} short."
@@ -104,16 +105,28 @@ def shortage(wait: Wait) -> str:
         case "budget" if need > 1:
             return f"needs {need} {wait.unit} of one step, which has {wait.have} left."
         case "budget":
-            return "the step's budget is spent before its next position."
+            cut = f" (cut for {wait.by})" if wait.by else ""
+            return f"the step's budget{cut} is spent before its next position."
         case "order":
             return "other requests come first."
         case "grammar":
             return "its grammar is being compiled in the background."
         case "model":
             return "another model's step runs."
-        case "reservation" | "deadline" | "reload":
-            return f"{wait.rule}: needs {need} {wait.unit}, has {wait.have}, {short} short."
+        case "reload":
+            return f"{wait.have} of {count(need, 'block')} reloaded from a tier."
+        case "deadline":
+            later = f"; the pause makes it {wait.price_ms} ms later itself" if wait.price_ms else ""
+            return (
+                f"others have less slack. If it moved, {wait.by} would be complete {need} ms later, which can spare "
+                f"{wait.have} ms{later}. Its latent stays, nothing is lost."
+            )
     assert_never(wait.rule)
+
+
+def _admission(by: str) -> str:
+    """Which option says how much is to be left."""
+    return "admission is cut by --recovery auto" if by == "recovery" else f"--admit {by}"
 
 
 def _standing(view: RequestView) -> StandingWait | None:
@@ -131,8 +144,12 @@ def _lack(wait: StandingWait) -> str:
             return "the step's budget is spent"
         case "grammar":
             return "its grammar is being compiled"
+        case "reload":
+            return f"{wait.have} of {count(wait.need, 'block')} reloaded"
         case "model":
             return "another model's step runs"
+        case "deadline":
+            return f"paused: {wait.by} would be {wait.need} ms later and can spare {wait.have} ms"
     rest = len(wait.holders) - 1 + wait.others
     more = f", {rest} more" if rest > 0 else ""
     held = f" ({wait.holders[0].id} holds {wait.holders[0].blocks}{more})" if wait.holders else ""
@@ -185,6 +202,8 @@ def _never(view: RequestView) -> str:
         return "invalid request"
     if verdict.rule == "deadline":
         soonest = f"{verdict.need} ms after its arrival at the earliest"
+        if verdict.alone is not None and verdict.alone <= verdict.limit:
+            soonest += f", beside what others were promised before ({verdict.alone} ms without them)"
         return f"it would be complete {soonest}, and its deadline is {verdict.limit} ms"
     unit = "blocks of state" if verdict.unit == "blocks" else verdict.unit
     raised = f"{verdict.option} raises it" if verdict.option else "it is the model's own"
@@ -290,10 +309,30 @@ def _deadline(view: RequestView) -> str:
         return ""
     due, left = f"Deadline: {_duration(deadline.ms)} after its arrival", deadline.left_ms
     if deadline.met is None:
-        return f"{due}, in {_duration(left)}."
+        return f"{due}, in {_duration(left)}{_arithmetic(view, deadline)}"
     if left < 0:
         return f"{due}, missed by {_duration(-left)}."
     return f"{due}, met with {_duration(left)} left." if deadline.met else f"{due}, not met: there is no answer."
+
+
+def _arithmetic(view: RequestView, deadline: DeadlineView) -> str:
+    """What was promised of an image, and why: what is left by what it takes, and who has less slack."""
+    if view.pattern != "image":
+        return "."
+    slack, update, decode = deadline.slack_ms, deadline.update_ms, deadline.decode_ms
+    if slack is None or update is None or decode is None:
+        yet = "" if deadline.promised else ": nothing like it was measured yet"
+        return f", {'promised' if deadline.promised else 'not promised'}{yet}."
+    done, of = _updates(view)
+    work = f"{count(of - done, 'update')} × {_duration(update)} + {_duration(decode)} of decoding"
+    total = _duration((of - done) * update + decode)
+    ready = f"{_duration(abs(slack))} {'before it is due' if slack >= 0 else 'too late'}"
+    less = [f"{other.id} ({_duration(other.slack_ms)})" for other in deadline.less]
+    rest = f"; less slack: {_names(less)}" if less else "; nobody has less slack"
+    return (
+        f", {'promised' if deadline.promised else 'not promised'}. Left: {work} = {total}; as planned it is complete "
+        f"{ready}{rest}."
+    )
 
 
 def _reuse(view: RequestView) -> str:
@@ -301,6 +340,32 @@ def _reuse(view: RequestView) -> str:
     if miss is None or not view.sequences:
         return ""
     return f"Reused {reused} of {view.sequences[0].tokens.prompt} prompt positions: {_missed(miss)}."
+
+
+def _reload(view: RequestView) -> str:
+    """What of its prefix lay in tiers, whether it was brought back, and by which numbers."""
+    choice = view.reload
+    if choice is None:
+        return ""
+    places = [(choice.host, "in host memory"), (choice.disk, "on disk")]
+    blocks = choice.host + choice.disk
+    found = f"{count(blocks, 'block')} of its prefix lay {' and '.join(name for n, name in places if n)}"
+    speed = "how fast they come was not measured yet"
+    if choice.bandwidth is not None and choice.break_even is not None:
+        comes, pays = _rate(choice.bandwidth), _rate(choice.break_even)
+        speed = f"they come at {comes}, and computing them is faster below {pays} only"
+        if not choice.reload:
+            speed = f"they would come at {comes}, and above {pays} only it pays"
+    if not choice.reload:
+        return f"{found}, and {'was' if blocks == 1 else 'were'} computed again: {speed}."
+    return f"{found}; {sum(choice.loaded.values())} reloaded: {speed}."
+
+
+def _rate(bytes_per_s: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if bytes_per_s >= unit:
+            return f"{bytes_per_s / unit:.1f} {name}/s"
+    return f"{bytes_per_s:.0f} B/s"
 
 
 def _missed(miss: Miss) -> str:
@@ -319,6 +384,10 @@ def _missed(miss: Miss) -> str:
             return f"what follows is known with another {miss.what} only"
         case "logprobs":
             return "its prompt's logprobs were asked for, which only computing it gives"
+        case "slower":
+            return f"what follows position {miss.at} lies in a tier, and computing it is faster than reloading"
+        case "lost":
+            return f"the block from position {miss.at} on lay in a tier and could not be read back"
         case "last":
             return "the last position is always computed"
     assert_never(miss.why)

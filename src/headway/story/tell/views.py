@@ -10,6 +10,7 @@ import msgspec
 
 from headway.core.miss import Miss
 from headway.core.request import Pause, Stage
+from headway.core.tiers import ReloadChoice, TierName
 from headway.core.verdict import Go, Never, Unit, Wait
 
 
@@ -80,6 +81,12 @@ class PrefixView(msgspec.Struct, frozen=True):
     miss: Miss | None
 
 
+class ReloadView(ReloadChoice, frozen=True, kw_only=True):
+    """What was found for it in tiers, whether that is brought back, and why; `loaded` blocks were, by tier."""
+
+    loaded: dict[TierName, int]
+
+
 class IntervalView(msgspec.Struct, frozen=True, omit_defaults=True):
     """One stretch of a life. Waits carry what was awaited (`on`) and the rule that said so."""
 
@@ -89,13 +96,29 @@ class IntervalView(msgspec.Struct, frozen=True, omit_defaults=True):
     ms: float = msgspec.field(default_factory=float)
 
 
-class DeadlineView(msgspec.Struct, frozen=True):
+class LessSlack(msgspec.Struct, frozen=True):
+    id: str
+    slack_ms: float
+
+
+class DeadlineView(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the complete answer is due, `ms` after arrival; how much of that was left at its end, or is left now (less
-    than nothing: it is late); and whether it was met: null while it can be, false where there is no answer."""
+    than nothing: it is late); and whether it was met: null while it can be, false where there is no answer.
+    `promised`: it was said on arrival that it would be.
+
+    While what is left is known item by item: each update takes `update_ms` in the batch of this step, the decoding
+    `decode_ms`, and as planned it is complete `slack_ms` before it is due. `less` are those of the same model that
+    have less slack, at most four.
+    """
 
     ms: float
     left_ms: float
     met: bool | None
+    promised: bool = False
+    update_ms: float | None = None
+    decode_ms: float | None = None
+    slack_ms: float | None = None
+    less: tuple[LessSlack, ...] = ()
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,6 +137,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     preemptions: int
     preempted_for: tuple[str, ...]
     prefix: PrefixView
+    reload: ReloadView | None = None
     intervals: tuple[IntervalView, ...]
     elapsed_ms: float
     deadline: DeadlineView | None = None
@@ -149,9 +173,12 @@ class PoolBlocks(msgspec.Struct, frozen=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
-    name: str
+    """What lies in one tier, of all models: `blocks`, of so many `bytes` together; and how many it has room for."""
+
+    name: TierName
     blocks: int
     bytes: int
+    total: int
 
 
 class ModelPool(msgspec.Struct, frozen=True):

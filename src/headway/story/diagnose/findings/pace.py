@@ -6,6 +6,7 @@ from collections import defaultdict
 from math import log2
 from typing import Any, TypeAlias
 
+from headway.core import events as ev
 from headway.story.diagnose.findings import FEW, SHARE, Finding, duration, named, worth
 from headway.story.diagnose.findings.cost import cost_line, middle
 from headway.story.diagnose.observations import Gap, Observations, ObservedStep
@@ -38,6 +39,8 @@ def step_budget(observed: Observations) -> Finding | None:
         + ("." if whole else f"; one prompt took {count(stretched, 'step')}.")
     )
     evidence: dict[str, Any] = {"full_steps": len(full), "step_tokens": budget, "most_chunks": stretched}
+    if (bound := full[-1].bound) is not None:
+        return _time_budget(cost_ns, says, bound, evidence)
     line = cost_line(observed.done)
     warning = "" if whole else "Gaps between tokens (inter-token latency) grow in steps with a prompt."
     if line is not None:
@@ -66,6 +69,19 @@ def step_budget(observed: Observations) -> Finding | None:
         f"raise --step-tokens from {budget} to {2 * budget}",
         warning,
         evidence=evidence,
+    )
+
+
+def _time_budget(cost_ns: int, says: str, bound: ev.Bound, evidence: dict[str, Any]) -> Finding:
+    """Prompts waited for what the gap between others' tokens leaves them."""
+    step = f"{duration(round(bound.fixed_ms * 1e6))} and {duration(round(bound.position_ms * 1e6))} for each position"
+    return Finding(
+        "time_budget",
+        cost_ns / 1e9,
+        f"{says} That budget keeps the gap between tokens within {bound.gap_ms:g} ms, where a step takes {step}.",
+        f"raise --gap-ms from {bound.gap_ms:g} to {2 * bound.gap_ms:g}",
+        "Gaps between tokens (inter-token latency) grow in steps with a prompt, up to that.",
+        evidence=evidence | {"gap_ms": bound.gap_ms, "fixed_ms": bound.fixed_ms, "position_ms": bound.position_ms},
     )
 
 
@@ -104,6 +120,14 @@ def prefill_interference(observed: Observations) -> Finding | None:
 
 def _shorter(observed: Observations, slow: list[_Slow]) -> tuple[str, str]:
     """What to do about prompts in steps that others wait for, and what would not help."""
+    if observed.gap_ms is not None:
+        longest = max(gap.ns for gap, _, _ in slow)
+        half = max(1.0, observed.gap_ms / 2)
+        return (
+            f"lower --gap-ms from {observed.gap_ms:g} to {half:g} (the longest such gap took {duration(longest)}); a "
+            "long prompt then takes more steps",
+            "More --memory or --seats would not help: these requests had enough of both.",
+        )
     fullest = max((step for _, step, _ in slow), key=lambda step: sum(step.prefill.values()))
     spent = sum(fullest.prefill.values())
     proposed = fullest.positions - spent + max(1, spent // 2)

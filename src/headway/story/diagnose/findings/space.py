@@ -47,7 +47,11 @@ def seats_full(observed: Observations) -> Finding | None:
             evidence=evidence,
         )
     wanted = seats + min(more, most)
-    step_tokens = f", and --step-tokens to at least as many (it is {budget})" if wanted > budget else ""
+    step_tokens = (
+        f", and --step-tokens to at least as many (it is {budget})"
+        if wanted > budget and observed.gap_ms is None
+        else ""
+    )
     if not each:
         return Finding(
             "seats_full",
@@ -107,29 +111,6 @@ def memory_full(observed: Observations) -> Finding | None:
         evidence={"steps": len(rows), f"short_{unit}": short, unit: total, "spare_seats": spare,
                   "evictions": evicted, "preemptions": len(observed.preemptions)},
     )  # fmt: skip
-
-
-def recovery_loop(observed: Observations) -> Finding | None:
-    """Lost work rose while goodput fell."""
-    loops = [(model, loop) for model in observed.recovery.models() if (loop := observed.recovery.loop(model))]
-    if not loops:
-        return None
-    model, loop = max(loops, key=lambda found: found[1].now.recomputed)
-    now, best = loop.now, loop.best
-    evidence = {
-        "model": model, "preempted_per_s": now.preempted, "recomputed_per_s": now.recomputed,
-        "prompt_per_s": now.prompt, "goodput_per_s": now.goodput, "best_goodput_per_s": best.goodput,
-    }  # fmt: skip
-    return Finding(
-        "recovery_loop",
-        0.0,
-        f"A recovery loop: {now.preempted:.1f} sequences a second were preempted and {now.recomputed:,.0f} positions "
-        f"a second computed again, {now.share:.0%} of all prompt work ({best.share:.0%} at its best); meanwhile "
-        f"goodput fell from {best.goodput:,.1f} to {now.goodput:,.1f} tokens a second.",
-        "serve with --admit reserve, which preempts nobody, until there is more --memory for the same load",
-        "More --seats or --step-tokens would make it worse: more would be admitted to the same memory.",
-        evidence=evidence,
-    )
 
 
 def recomputed(observed: Observations) -> Finding | None:

@@ -7,6 +7,7 @@ from collections import Counter
 from headway.core.events import BEGINNINGS
 from headway.story.diagnose.findings import FEW, SHARE, Finding
 from headway.story.diagnose.findings.cost import price_ns
+from headway.story.diagnose.findings.loops import evicting_in_turn
 from headway.story.diagnose.observations import Observations
 from headway.story.reduce.record import Record
 from headway.story.tell.sentences import count, times
@@ -61,6 +62,8 @@ def prefix_evicted(observed: Observations) -> Finding | None:
     positions = sum(r.sequences[0].prompt - 1 - r.miss.at for r in missed if r.miss)
     if len(missed) < FEW or not observed.steps or not _matters(observed, positions):
         return None
+    if evicting_in_turn(observed) is not None:
+        return None  # that is the cause
     first, last = observed.steps[0].levels, observed.steps[-1].levels
     total = last.live + last.reusable + last.free
     return Finding(

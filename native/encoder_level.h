@@ -1,0 +1,140 @@
+/* Attention of whole inputs, and norms. Included after level.h, whose products and softmax it uses. */
+#include "encoder.h"
+
+namespace headway { namespace HEADWAY_LEVEL { namespace {
+
+/* Queries whose scores exist at a time: what they take stays in the nearest cache. */
+enum { QUERIES = 4 * ROWS };
+
+/* Scratch memory of an input's head. */
+struct WholeRoom {
+    float *keys, *queries, *scores, *sums, *parts, *merged, *end;
+
+    WholeRoom(float *at, int length, int dim) {
+        keys = at;
+        queries = keys + static_cast<int64_t>((length + STRIP - 1) / STRIP) * STRIP * dim;
+        scores = queries + QUERIES * dim;
+        sums = scores + QUERIES * PARTITION;
+        parts = sums + QUERIES * dim;
+        merged = parts + QUERIES * (dim + 2);
+        end = merged + QUERIES * (dim + 2);
+    }
+};
+
+int64_t whole_floats(int length, int dim) {
+    float *none = nullptr;
+    return WholeRoom(none, length, dim).end - none;
+}
+
+/* Where the vectors of up to PARTITION positions are. */
+inline void point(const float *first, int64_t stride, int count, const float **to) {
+    for (int j = 0; j < count; j++) to[j] = first + j * stride;
+}
+
+void turn_all_keys(const Whole &whole, float *to) {
+    const float *keys[STRIP];
+    for (int j = 0; j < whole.length; j += STRIP) {
+        const int count = least(STRIP, whole.length - j);
+        point(whole.qkv + whole.keys + j * whole.stride, whole.stride, count, keys);
+        turn_keys(keys, keys, count, 0, whole.dim, to + static_cast<int64_t>(j) * whole.dim);
+    }
+}
+
+/* `rows` queries over one partition: sums[row], and its top and total. */
+void attend_to(const Whole &whole, int partition, int rows, const WholeRoom &room, float *tops, float *totals) {
+    const int base = partition * PARTITION, seen = least(PARTITION, whole.length - base), dim = whole.dim;
+    for (int j = 0; j < seen; j += STRIP)
+        score_strip(room.queries, rows, dim, room.keys + static_cast<int64_t>(base + j) * dim, least(STRIP, seen - j),
+                    room.scores + j);
+    for (int row = 0; row < rows; row++)
+        soften(room.scores + row * PARTITION, seen, padded(seen), tops + row, totals + row);
+    for (int i = 0; i < rows * dim; i += WIDTH) store(room.sums + i, set1(0.0f));
+    const float *values[STRIP];
+    for (int j = 0; j < seen; j += STRIP) {
+        const int count = least(STRIP, seen - j);
+        point(whole.qkv + whole.values + (base + j) * whole.stride, whole.stride, count, values);
+        weigh_strip(room.scores + j, rows, values, count, room.sums, dim);
+    }
+}
+
+/* `rows` queries from `first` on, counted from whole.first, over all partitions. */
+void attend_rows(const Whole &whole, int first, int rows, const WholeRoom &room) {
+    const int dim = whole.dim, parts = (whole.length + PARTITION - 1) / PARTITION;
+    const Floats scale = set1(whole.scale);
+    for (int row = 0; row < rows; row++) {
+        const float *query = whole.qkv + (whole.first + first + row) * whole.stride;
+        for (int d = 0; d < dim; d += WIDTH) store(room.queries + row * dim + d, mul(load(query + d), scale));
+    }
+    float tops[QUERIES], totals[QUERIES];
+    for (int partition = 0; partition < parts; partition++) {
+        attend_to(whole, partition, rows, room, tops, totals);
+        for (int row = 0; row < rows; row++) {
+            float *part = room.parts + row * (dim + 2);
+            part[0] = tops[row];
+            part[1] = totals[row];
+            copy(part + 2, room.sums + row * dim, dim);
+            merge(room.merged + row * (dim + 2), part, dim, partition == 0);
+        }
+    }
+    for (int row = 0; row < rows; row++)
+        write_row(room.merged + row * (dim + 2), dim, whole.out + (first + row) * whole.out_stride);
+}
+
+void attend_whole(const Whole &whole) {
+    const WholeRoom room(whole.scratch, whole.length, whole.dim);
+    turn_all_keys(whole, room.keys);
+    for (int first = 0; first < whole.count; first += QUERIES)
+        attend_rows(whole, first, least(QUERIES, whole.count - first), room);
+}
+
+/* -- norms */
+
+void norm_row(const NormRow &row) {
+    const int size = row.size, whole = size / WIDTH * WIDTH;
+    float *y = row.normed;
+    for (int d = 0; d < whole; d += WIDTH) {
+        Floats x = load(row.x + d);
+        if (row.more) x = add(x, load(row.more + d));
+        if (row.most) x = add(x, load(row.most + d));
+        store(y + d, x);
+    }
+    for (int d = whole; d < size; d++) y[d] = row.x[d] + (row.more ? row.more[d] : 0) + (row.most ? row.most[d] : 0);
+    Floats sums = set1(0.0f);
+    for (int d = 0; d < whole; d += WIDTH) sums = add(sums, load(y + d));
+    float total = sum(sums);
+    for (int d = whole; d < size; d++) total += y[d];
+    const float mean = total / size;
+    const Floats means = set1(mean);
+    Floats squares = set1(0.0f);
+    for (int d = 0; d < whole; d += WIDTH) {
+        const Floats away = sub(load(y + d), means);
+        squares = fma(away, away, squares);
+    }
+    float variance = sum(squares);
+    for (int d = whole; d < size; d++) variance += (y[d] - mean) * (y[d] - mean);
+    const float inverse = 1.0f / __builtin_sqrtf(variance / size + row.eps);
+    const Floats inverses = set1(inverse);
+    for (int d = 0; d < whole; d += WIDTH) {
+        Floats x = mul(mul(sub(load(y + d), means), inverses), load(row.weight + d));
+        if (row.bias) x = add(x, load(row.bias + d));
+        store(y + d, x);
+        if (row.kept) store(row.kept + d, row.scale ? mul(x, load(row.scale + d)) : x);
+    }
+    for (int d = whole; d < size; d++) {
+        y[d] = (y[d] - mean) * inverse * row.weight[d] + (row.bias ? row.bias[d] : 0);
+        if (row.kept) row.kept[d] = row.scale ? y[d] * row.scale[d] : y[d];
+    }
+}
+
+} } }  // namespace
+
+namespace headway {
+
+extern const EncoderKernels HEADWAY_NAME(encoder_, HEADWAY_LEVEL);
+const EncoderKernels HEADWAY_NAME(encoder_, HEADWAY_LEVEL) = {
+    HEADWAY_LEVEL::whole_floats,
+    HEADWAY_LEVEL::attend_whole,
+    HEADWAY_LEVEL::norm_row,
+};
+
+} // namespace headway

@@ -1,0 +1,138 @@
+"""From whole inputs to their hidden states: by torch's operators for every encoder, or by the native library."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from headway.compute.kernels.attention import Scratch
+from headway.compute.kernels.full_attention import FullAttention, Group
+from headway.compute.kernels.linear import Products
+from headway.compute.models.encoder import Encoder, Inputs
+from headway.compute.native.encoder import NativeEncoder
+from headway.core.plan import Evaluate
+
+#: Of each group of inputs of one length, the hidden states that ranges and single positions are read from, and those
+#: that whole inputs are pooled from: [inputs, positions, hidden] each.
+States: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+
+class WholeInputs(Protocol):
+    """An encoder's layers. An input's numbers are the same whatever others ask for.
+
+    shares   each call uses all threads: what is called at the same time gains nothing
+    words    how products and attention are computed
+    """
+
+    shares: bool
+    words: dict[str, str]
+
+    def __call__(self, inputs: Sequence[Evaluate], groups: Sequence[Group], *, first_only: bool) -> States:
+        """`inputs` are sorted by length, `groups` those of one length. With `first_only`, whole inputs are pooled
+        from their first positions alone."""
+        ...
+
+
+def groups_of(lengths: Sequence[int]) -> list[Group]:
+    """Equal ones of `lengths`, which are sorted, together."""
+    found, first = [], 0
+    for length, equal in groupby(lengths):
+        found.append(Group(first, len(list(equal)), length))
+        first = found[-1].end
+    return found
+
+
+class TorchStates:
+    """Implements `WholeInputs`. Safe for concurrent calls."""
+
+    shares = False
+
+    def __init__(self, encoder: Encoder, products: Products, *, narrow: bool) -> None:
+        """`narrow`: attention of long inputs in bf16."""
+        self._encoder, self._products, self._narrow = encoder, products, narrow
+        self._own = threading.local()  # each thread's scratch
+        self._counted = np.arange(encoder.spec.max_context)
+        attention = "whole inputs, equal lengths together, no padding"
+        self.words = {"products": products.words, "attention": attention}
+
+    def __call__(self, inputs: Sequence[Evaluate], groups: Sequence[Group], *, first_only: bool) -> States:
+        packed = self._packed(inputs, groups)
+        if not first_only:
+            states = self._encoder(packed)
+            for group in groups:
+                mine = states[group.first : group.end].view(group.inputs, group.length, -1)
+                yield mine, mine
+            return
+        starts = [start for group in groups for start in range(group.first, group.end, group.length)]
+        starts += [0] * (self._products.rows(len(starts)) - len(starts))
+        asked = any(item.raw or item.pools for item in inputs)
+        firsts, everything = self._encoder.first(packed, torch.tensor(starts), all_too=asked)
+        at = 0
+        for group in groups:
+            own = firsts[at : at + group.inputs].unsqueeze(1)
+            at += group.inputs
+            states = own if everything is None else everything[group.first : group.end]
+            yield states.view(group.inputs, -1, states.shape[-1]), own
+
+    def _scratch(self) -> Scratch | None:
+        """The calling thread's memory for attention in bf16."""
+        if not self._narrow:
+            return None
+        if not hasattr(self._own, "scratch"):
+            self._own.scratch = Scratch()
+        scratch: Scratch = self._own.scratch
+        return scratch
+
+    def _packed(self, inputs: Sequence[Evaluate], groups: Sequence[Group]) -> Inputs:
+        """`inputs` in the order of their rows."""
+        spec = self._encoder.spec
+        lengths = [len(item.tokens) for item in inputs]
+        rows = self._products.rows(sum(lengths))
+        tokens, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        second = np.zeros(rows, np.int64) if spec.types > 1 and any(item.second for item in inputs) else None
+        first = 0
+        for item, length in zip(inputs, lengths, strict=True):
+            tokens[first : first + length] = item.tokens
+            positions[first : first + length] = self._counted[:length]
+            if second is not None and item.second:
+                second[first + item.second : first + length] = 1
+            first += length
+        return Inputs(
+            tokens=torch.from_numpy(tokens),
+            positions=torch.from_numpy(positions),
+            second=None if second is None else torch.from_numpy(second),
+            attention=FullAttention(groups, rows, spec.heads, self._encoder.bias, self._scratch()),
+        )
+
+
+class NativeStates:
+    """Implements `WholeInputs`: a call for all layers of all inputs. Not safe for concurrent calls."""
+
+    shares = True
+
+    def __init__(self, encoder: NativeEncoder) -> None:
+        self._encoder = encoder
+        self.words = {"products": encoder.product_words, "attention": encoder.words}
+
+    def __call__(self, inputs: Sequence[Evaluate], groups: Sequence[Group], *, first_only: bool) -> States:
+        tokens = np.array([token for item in inputs for token in item.tokens], np.int32)
+        lengths = np.array([len(item.tokens) for item in inputs], np.int32)
+        pairs = any(item.second for item in inputs)
+        seconds = np.array([item.second for item in inputs], np.int32) if pairs else None
+        if first_only and not any(item.raw or item.pools for item in inputs):
+            firsts = self._encoder(tokens, lengths, seconds, firsts=True)
+            at = 0
+            for group in groups:
+                own = firsts[at : at + group.inputs].unsqueeze(1)
+                at += group.inputs
+                yield own, own
+            return
+        states = self._encoder(tokens, lengths, seconds)
+        for group in groups:
+            mine = states[group.first : group.end].view(group.inputs, group.length, -1)
+            yield mine, mine[:, :1] if first_only else mine

@@ -1,0 +1,25 @@
+"""Which number format a diffusion model's updates and decodings are computed in.
+
+Latents, noise schedulers and features of texts stay in fp32: an update adds little to a latent, and twenty of them
+would lose that to rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from headway.compute.embed.formats import multiplies_bf16
+from headway.core.errors import ConfigError
+
+_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def choose_weights(weights: str) -> torch.dtype:
+    """`auto` is bf16 where the processor multiplies it, which makes updates and decodings up to twice as quick (see
+    docs/speed.md), else fp32. Raises ConfigError for a format that is not implemented."""
+    if weights == "auto":
+        weights = "bf16" if multiplies_bf16() else "fp32"
+    if weights not in _FORMATS:
+        known = ", ".join(_FORMATS)
+        raise ConfigError("--weights", f"{weights} is not implemented for diffusion models; use auto, {known}")
+    return _FORMATS[weights]

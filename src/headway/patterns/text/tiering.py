@@ -1,0 +1,135 @@
+"""A text model's state tiers, as its pattern uses them: what a step copies, what a request waits for, and what was
+measured on the way. Without tiers all of it does nothing."""
+
+from __future__ import annotations
+
+from headway.core.events import AnyEvent, Offloaded
+from headway.core.miss import Miss
+from headway.core.plan import Span, StepPlan, StepResult
+from headway.core.tiers import Fault, ReloadChoice, TierName
+from headway.core.verdict import Wait
+from headway.memory.pool import BlockPool
+from headway.memory.reserve import Reservation
+from headway.memory.tiers import Happened, Pairs
+from headway.patterns.text.sequence import Returning, TextProgress
+from headway.policy import reload as policy
+from headway.policy.waiting import awaits_reload
+
+#: Kinds of `Spent` that are copies between pool and host memory.
+COPIES = ("offload", "reload")
+
+
+class Tiering:
+    """The tiers of `pool`, if it has any, whose blocks are of `block_bytes`."""
+
+    def __init__(self, pool: BlockPool, block_bytes: int) -> None:
+        self._pool = pool
+        self._block_bytes = block_bytes
+        self._measured = policy.Measured()
+        self._now = 0
+
+    @property
+    def copies(self) -> bool:
+        """Whether there is something for a step to copy."""
+        return self._pool.tiers is not None and self._pool.tiers.ready
+
+    @property
+    def moves(self) -> bool:
+        """Whether reads or writes are on their way."""
+        return self._pool.tiers is not None and self._pool.tiers.moving
+
+    # -- one request -----------------------------------------------------------------------------------------
+
+    def choose(self, stored: tuple[bytes, ...]) -> ReloadChoice:
+        """Whether the blocks of these keys, which lie in tiers, are reloaded. Changes nothing."""
+        assert self._pool.tiers is not None
+        host, disk = self._pool.tiers.count(stored)
+        position_bytes = self._block_bytes / self._pool.block_tokens
+        return policy.choose(host, disk, position_bytes, self._measured, self._now)
+
+    def begin(self, progress: TextProgress, reservation: Reservation, miss: Miss) -> Wait:
+        """Bring back what was reserved for a request and lies in tiers, to its leading sequence. Returns what it
+        waits for. Changes state."""
+        tiers, lead = self._pool.tiers, progress.open_sequences[0]
+        assert tiers is not None and lead.state is not None
+        first, stored = len(reservation.matched[0]), reservation.stored
+        reload = tiers.begin(stored, lead.state.blocks[first : first + len(stored)])
+        progress.returning = Returning(reservation, reload, miss)
+        return awaits_reload(len(stored), 0)
+
+    def wait(self, progress: TextProgress) -> Wait | None:
+        """What a request waits for whose blocks are brought back; None once that is over."""
+        returning = progress.returning
+        if returning is None or returning.reload.over:
+            return None
+        return awaits_reload(len(returning.reload.parts), returning.reload.loaded)
+
+    def loaded(self, progress: TextProgress) -> dict[TierName, int]:
+        """Blocks that were brought back for a request, by tier. Where one could not be had, says so in its miss."""
+        returning = progress.returning
+        assert returning is not None
+        if returning.reload.lost:
+            at = (len(returning.reservation.matched[0]) + returning.reload.loaded) * self._pool.block_tokens
+            returning.miss = Miss("lost", at)
+        names: tuple[TierName, TierName] = ("host", "disk")
+        return {name: count for name in names if (count := returning.reload.come_from(name))}
+
+    def end(self, progress: TextProgress | None) -> None:
+        """Nothing is brought back for a request any more. A second call does nothing. Changes state."""
+        if progress is not None and progress.returning is not None:
+            assert self._pool.tiers is not None
+            self._pool.tiers.end(progress.returning.reload)
+            progress.returning = None
+
+    # -- the step --------------------------------------------------------------------------------------------
+
+    def open(self, at: int) -> None:
+        """A step is about to be planned, and has taken no block yet."""
+        self._now = at
+        if self._pool.tiers is not None:
+            self._pool.tiers.name_offloads()
+
+    def name(self) -> tuple[Pairs, Pairs]:
+        """`offloads` and `reloads` of the step's plan."""
+        return self._pool.tiers.name() if self._pool.tiers is not None else ((), ())
+
+    def committed(self, plan: StepPlan, result: StepResult, at: int, ns: int) -> None:
+        """What the step copied is there. Its copies are measured, and its prefill, where that is most of it."""
+        if self._pool.tiers is None:
+            return
+        self._pool.tiers.copied()
+        copies = [spent for spent in result.spent if spent.kind in COPIES]
+        for spent in copies:
+            self._measured.copy.note(at, spent.rows * self._block_bytes, spent.ns)
+        chunks = sum(
+            item.cost for item in plan.items if isinstance(item, Span) and item.cost >= self._pool.block_tokens
+        )
+        if 2 * chunks > plan.cost:
+            self._measured.prefill.note(at, plan.cost, ns - sum(spent.ns for spent in copies))
+
+    def aborted(self) -> None:
+        """What the step copied is worth nothing."""
+        if self._pool.tiers is not None:
+            self._pool.tiers.failed()
+
+    def collect(self, at: int, model: str) -> list[AnyEvent]:
+        """Take in what the disk did. Returns what there is to tell of all tiers."""
+        tiers = self._pool.tiers
+        if tiers is None:
+            return []
+        tiers.collect()
+        happened, tiers.happened = tiers.happened, Happened()
+        for ns in happened.reads:
+            self._measured.read.note(at, self._block_bytes, ns)
+        if not happened.offloaded and not happened.faults:
+            return []
+        faults: dict[TierName, dict[Fault, int]] = {}
+        for (tier, fault), count in happened.faults.items():
+            faults.setdefault(tier, {})[fault] = count
+        blocks, levels = dict(happened.offloaded), tiers.levels()
+        return [Offloaded(at=at, model=model, blocks=blocks, tiers=levels, faults=faults, words=happened.words)]
+
+    def check(self) -> None:
+        """Raise InvariantError unless what is on its way adds up. Changes nothing."""
+        if self._pool.tiers is not None:
+            self._pool.tiers.check()

@@ -1,0 +1,162 @@
+"""The disk tier's file: fixed-size slots, each with one block of state and a header that says whose it is.
+
+The headers are the index: opening the file reads them, so it survives a restart, and a crash, without another file.
+A slot's header is made empty before its block is written, and written after it; so a block that a crash cut off has
+none. Whatever else may be wrong with a slot (a damaged header, another model's, bytes that changed) shows in the
+header, or in the block's checksum when it is read, and then it is not used.
+
+A header holds a magic number, the identity of model and format, the block's key, generation, size and checksum, and
+a checksum of all these.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from headway.core.errors import ConfigError
+from headway.core.tiers import Fault
+
+_HEADER = struct.Struct("<8s16s16sQQ16s")
+_MAGIC = b"HEADWAY1"
+_DIGEST = 16
+_HEADER_BYTES, _ALIGNED = 128, 4096
+_OPTION, _SIZE_OPTION = "--disk-tier", "--disk-tier-bytes"
+
+
+class Unreadable(Exception):
+    """A slot does not hold what it should; `fault` is what is wrong."""
+
+    def __init__(self, fault: Fault, words: str) -> None:
+        super().__init__(words)
+        self.fault = fault
+
+
+def digest(data: bytes | memoryview) -> bytes:
+    """16 bytes that stand for `data`."""
+    return blake2b(data, digest_size=_DIGEST).digest()
+
+
+def slot_bytes(block_bytes: int) -> int:
+    """What one slot takes of the file."""
+    return -(-(_HEADER_BYTES + block_bytes) // _ALIGNED) * _ALIGNED
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a file held when it was opened: keys by slot, the oldest first, and slots that are of no use."""
+
+    keys: dict[int, bytes]
+    damaged: int
+    foreign: int
+
+
+class DiskSlab:
+    """An open file of `slots` slots for blocks of `block_bytes`. Make one with `open`. One thread at a time."""
+
+    def __init__(self, file: int, identity: bytes, block_bytes: int, slots: int) -> None:
+        self.slots = slots
+        self._file, self._identity, self._block_bytes = file, identity, block_bytes
+        self._stride = slot_bytes(block_bytes)
+        self._generation = 0
+        self.found = self._scan()
+
+    @classmethod
+    def open(cls, folder: Path, identity: bytes, block_bytes: int, size: int) -> DiskSlab:
+        """The file in `folder`, made if it is not there, with as many slots as `size` bytes hold. `identity`, 16
+        bytes, stands for all that the blocks' bytes depend on beside their keys. Raises ConfigError for a folder that
+        cannot be written or is in use, for a size below one slot, and for more than the disk has left."""
+        slots = size // slot_bytes(block_bytes)
+        if not slots:
+            text = f"{size} bytes are less than one slot, which takes {slot_bytes(block_bytes)}"
+            raise ConfigError(_SIZE_OPTION, text)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = os.open(folder / "blocks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(_OPTION, f"{folder} cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            has, need = os.fstat(file).st_blocks * 512, slots * slot_bytes(block_bytes)
+            free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+            if need > free + has:
+                text = f"{need >> 20}MiB are more than the {free + has >> 20}MiB that {folder} has room for"
+                raise ConfigError(_SIZE_OPTION, text)
+            os.ftruncate(file, need)
+            return cls(file, identity, block_bytes, slots)
+        except BlockingIOError as error:
+            os.close(file)
+            raise ConfigError(_OPTION, f"{folder} is in use by another server") from error
+        except OSError as error:
+            os.close(file)
+            raise ConfigError(_OPTION, f"{folder} cannot be used: {error.strerror}") from error
+        except ConfigError:
+            os.close(file)
+            raise
+
+    def write(self, slot: int, key: bytes, block: memoryview) -> None:
+        """Put the block of `key` into `slot`. Raises OSError; then the slot is empty."""
+        self.erase(slot)
+        place = slot * self._stride
+        _write_all(self._file, block, place + _HEADER_BYTES)
+        self._generation += 1
+        header = _HEADER.pack(_MAGIC, self._identity, key, self._generation, len(block), digest(block))
+        _write_all(self._file, memoryview(header + digest(header)), place)
+
+    def read(self, slot: int, key: bytes, block: memoryview) -> None:
+        """Fill `block` with the block of `key`, which lies in `slot`. Raises Unreadable."""
+        try:
+            read = os.preadv(self._file, [block], slot * self._stride + _HEADER_BYTES)
+            header = self._header(slot)
+        except OSError as error:
+            raise Unreadable("read", f"slot {slot} cannot be read: {error.strerror}") from error
+        if header is None or header[2] != key or read != len(block) or header[5] != digest(block):
+            raise Unreadable("checksum", f"slot {slot} does not hold the block that was written to it")
+
+    def erase(self, slot: int) -> None:
+        """Make a slot empty. Raises OSError."""
+        _write_all(self._file, memoryview(bytes(_HEADER_BYTES)), slot * self._stride)
+
+    def close(self) -> None:
+        """Let go of the file; another server may have it."""
+        os.close(self._file)
+
+    def _header(self, slot: int) -> tuple[bytes, bytes, bytes, int, int, bytes] | None:
+        """The fields of a slot's header; None for an empty one. Raises Unreadable for a damaged one, OSError."""
+        raw = os.pread(self._file, _HEADER_BYTES, slot * self._stride)
+        if not any(raw):
+            return None
+        fields = raw[: _HEADER.size]
+        if raw[:8] != _MAGIC or raw[_HEADER.size : _HEADER.size + _DIGEST] != digest(fields):
+            raise Unreadable("checksum", f"the header of slot {slot} is damaged")
+        return _HEADER.unpack(fields)
+
+    def _scan(self) -> Found:
+        newest: dict[bytes, tuple[int, int]] = {}  # key to generation and slot
+        damaged = foreign = 0
+        for slot in range(self.slots):
+            try:
+                header = self._header(slot)
+            except Unreadable:
+                damaged += 1
+                continue
+            if header is None:
+                continue
+            _, identity, key, generation, size, _ = header
+            if identity != self._identity or size != self._block_bytes:
+                foreign += 1
+                continue
+            newest[key] = max(newest.get(key, (0, 0)), (generation, slot))
+            self._generation = max(self._generation, generation)
+        keys = {slot: key for key, (_, slot) in sorted(newest.items(), key=lambda item: item[1])}
+        return Found(keys, damaged, foreign)
+
+
+def _write_all(file: int, data: memoryview, place: int) -> None:
+    while data:
+        written = os.pwrite(file, data, place)
+        data, place = data[written:], place + written

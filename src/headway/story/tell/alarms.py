@@ -1,0 +1,75 @@
+"""What the engine tells of a whole model rather than of one request, in plain sentences with numbers: a recovery
+loop, admission that is cut because of it, a decision that is no progress. The console, `/health` and `top` say it."""
+
+from __future__ import annotations
+
+from headway.core import events as ev
+from headway.core.recovery import Demand
+from headway.story.tell.sentences import AWAITED, count, shortage
+
+
+def recovery(event: ev.Recovery) -> str:
+    """A recovery loop, and what is done about it."""
+    now, best = event.now, event.best
+    if event.phase == "over":
+        lifted = f"Admission is no longer cut{_kept_out(event.rejected)}. " if event.needed <= event.clean else ""
+        return f"{lifted}The recovery loop of {event.model} is over: goodput is {now.goodput:,.1f} tokens a second."
+    fell = f"goodput fell from {best.goodput:,.1f} to {now.goodput:,.1f} tokens a second"
+    loop = (
+        f"{event.model} is in a recovery loop: {now.preempted:,.1f} sequences a second are preempted and "
+        f"{now.recomputed:,.0f} positions a second computed again, {now.share:.0%} of all prompt work "
+        f"({best.share:.0%} at its best); {fell}."
+    )
+    if not event.cut:
+        return loop
+    if event.phase == "began":
+        return f"{loop} Admission is cut until {count(event.needed, 'window')} of 10 s had no preemption."
+    return (
+        f"Admission to {event.model} is cut{_kept_out(event.rejected)}; {event.clean} of {event.needed} windows "
+        f"without a preemption, goodput is {now.goodput:,.1f} tokens a second (before the loop {best.goodput:,.1f})."
+    )
+
+
+def brief(event: ev.Recovery) -> str:
+    """The same in half a line."""
+    now = event.now
+    rates = (
+        f"{now.preempted:,.1f} preempted/s  {now.recomputed:,.0f} recomputed/s ({now.share:.0%} of prompt work)  "
+        f"goodput {now.goodput:,.1f} of {event.best.goodput:,.1f} tokens/s"
+    )
+    if not event.cut:
+        return rates
+    return f"admission cut, {event.rejected.requests:,.1f} requests/s kept out, {rates}"
+
+
+def no_progress(event: ev.NoProgress) -> str:
+    """What was decided again and again, and why."""
+    wait = event.wait
+    if wait.on == "input":
+        tried = f"was tried for {event.times} times in a row and got no further"
+        got = f"{wait.have} of {wait.need} {wait.unit}"
+        return f"No progress: what {event.id} waits for ({wait.rule}) {tried}: {got}."
+    return (
+        f"No progress: {event.id} waits for {AWAITED[wait.on]} by the rule {wait.rule}, nothing of {event.model} "
+        f"runs, and nothing changed {event.times} times in a row: {shortage(wait)}"
+    )
+
+
+def alarm(event: ev.AnyEvent) -> str | None:
+    """What whoever runs the server is told at once; None of everything else."""
+    match event:
+        case ev.Recovery(phase="began" | "over"):
+            return recovery(event)
+        case ev.NoProgress():
+            return no_progress(event)
+    return None
+
+
+def _kept_out(rejected: Demand) -> str:
+    """What a cut keeps out."""
+    if not rejected.requests:
+        return " and keeps nothing out"
+    return (
+        f", which keeps {rejected.requests:,.2f} requests and {rejected.positions:,.0f} prompt positions a second "
+        "waiting"
+    )

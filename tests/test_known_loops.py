@@ -1,0 +1,172 @@
+"""Loops that are known from other engines, each built on the fake executor, found, and called by its name; beside
+each a twin that looks like it and is none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+from starlette.requests import Request as HttpRequest
+
+from headway.api.routes.models import health
+from headway.core.errors import StalledError, UnknownRequest
+from headway.core.events import NoProgress
+from headway.core.verdict import Wait
+from headway.front.refusals import Refusal
+from headway.policy.progress import TIMES
+from headway.story.reduce.reducer import Story
+from served import Served, one_by_one, served
+
+
+def told(world: Served) -> list[NoProgress]:
+    return [event for event in world.events if isinstance(event, NoProgress)]
+
+
+def asked_health(story: Story) -> dict:
+    front = SimpleNamespace(stuck_s=lambda: 0.0, state="ready", failure="", story=story, log=None)
+    app = SimpleNamespace(state=SimpleNamespace(front=front))
+    return json.loads(asyncio.run(health(HttpRequest({"type": "http", "app": app}))).body)
+
+
+def is_well(world: Served) -> bool:
+    try:
+        return bool(asked_health(world.story)["status"] == "ok")
+    except Refusal as refusal:
+        assert (refusal.status, refusal.code) == (503, "no_progress")
+        return False
+
+
+# -- a transfer that is retried for ever ----------------------------------------------------------------------
+
+
+def reloading() -> Served:
+    """`slow` waits for 8 blocks from a tier, of which 2 are there; `other` runs."""
+    world = Served(blocks=100)
+    wait = Wait(on="input", rule="reload", unit="blocks", need=8, have=2, short=6)
+    world.model.pattern.awaits = lambda new: {"reload": wait} if new.id == "slow" else {}
+    world.model.pattern.supply = lambda request, what, content: None
+    world.add("slow", 30, max_tokens=4)
+    world.add("other", 30, max_tokens=60)
+    world.step()
+    return world
+
+
+def test_a_transfer_that_is_retried_for_ever_is_no_progress_while_others_run():
+    world = reloading()
+    for _ in range(TIMES + 4):
+        world.engine.retried("slow", "reload", 2)
+        world.step()
+    (event,) = told(world)
+    assert (event.id, event.times, event.wait.rule, event.wait.have) == ("slow", TIMES, "reload", 2)
+    assert world.engine.requests["other"].stage == "running" and not is_well(world)
+    found = world.findings()["no_progress"]
+    assert found.says == (
+        "No progress: what slow waits for (reload) was tried for 3 times in a row and got no further: 2 of 8 blocks."
+    )
+    assert found.next.startswith("look at what brings it (reload)") and found.lost == 1
+    world.engine.supply("slow", "reload", None)
+    assert is_well(world)
+    world.run()
+    assert world.said["slow", 0] == world.expected("slow", 0, 4)
+
+
+@pytest.mark.parametrize("haves", [[3, 3, 4, 4, 5, 5, 6], [2, 2, 8]])
+def test_a_slow_transfer_that_gets_further_is_progress(haves):
+    world = reloading()
+    for have in haves:
+        world.engine.retried("slow", "reload", have)
+        world.step()
+    assert not told(world) and is_well(world) and "no_progress" not in world.findings()
+    assert world.engine.requests["slow"].verdict.short == 8 - haves[-1]
+
+
+def test_whoever_is_cancelled_or_awaits_nothing_is_not_waited_for():
+    world = reloading()
+    for _ in range(TIMES):
+        world.engine.retried("slow", "reload", 2)
+    world.engine.cancel("slow")
+    assert is_well(world)
+    with pytest.raises(UnknownRequest):
+        world.engine.retried("other", "reload", 1)
+
+
+# -- waiting for capacity with nothing running ----------------------------------------------------------------
+
+
+def test_requests_that_wait_for_capacity_while_nothing_runs_are_no_progress():
+    """Somebody took blocks of the pool and does not give them back."""
+    world = Served(blocks=10)
+    world.engine.check = lambda: None  # it would tell of the leak
+    leaked = [world.pool.take() for _ in range(8)]
+    world.add("r", 60, max_tokens=4)
+    for _ in range(TIMES - 1):
+        assert world.engine.step() == [] and is_well(world)
+    for _ in range(3):
+        with pytest.raises(StalledError, match=r"r waits by the rule blocks \(2 blocks short\), and nothing runs"):
+            world.engine.step()
+    (event,) = told(world)
+    assert (event.id, event.wait.rule, event.wait.need, event.wait.have) == ("r", "blocks", 4, 2)
+    assert not is_well(world)
+    assert world.findings()["no_progress"].says == (
+        "No progress: r waits for space by the rule blocks, nothing of fake runs, and nothing changed 3 times in a "
+        "row: needs 4 blocks, 2 free and 0 reusable, 2 short."
+    )
+    world.add("small", 10, max_tokens=3)  # it fits, and overtakes: something runs again
+    world.step()
+    assert is_well(world)
+    for block in leaked:
+        world.pool.drop(block)
+    world.run()
+    assert world.said["r", 0] == world.expected("r", 0, 4)
+
+
+def test_waiting_for_capacity_behind_one_that_runs_is_progress():
+    world = Served(blocks=10)
+    world.add("first", 100, max_tokens=40)
+    world.add("r", 100, max_tokens=4)
+    world.run()
+    assert not told(world) and "no_progress" not in world.findings()
+
+
+# -- two that evict each other's prefix in turn ---------------------------------------------------------------
+
+
+def prompts(kinds: int, count: int) -> list[list[int]]:
+    return [list(range(200 * (i % kinds), 200 * (i % kinds) + 150)) for i in range(count)]
+
+
+def test_two_that_evict_each_others_prefix_in_turn_are_named():
+    found = one_by_one(Served(blocks=12), prompts(2, 8)).findings()
+    assert set(found) == {"evicting_in_turn"}
+    (finding,) = found.values()
+    assert finding.says == (
+        "Two kinds of prompt evict each other's prefix in turn: prompts that begin like r6 lost it to those that "
+        "begin like r7 3 times, and these to those 3 times; up to 708 of 1008 prompt positions were computed again."
+    )
+    assert finding.next.startswith("raise --memory (now 12 blocks) by what a sequence holds, up to 10 blocks")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kinds", "finds"),
+    [(40, 2, set()), (12, 3, {"prefix_evicted"})],
+    ids=["both stay cached", "three go round, none of them evicts the one that evicts it"],
+)
+def test_prefixes_that_stay_or_go_round_are_not_evicted_in_turn(blocks, kinds, finds):
+    assert set(one_by_one(Served(blocks=blocks), prompts(kinds, 9)).findings()) == finds
+
+
+# -- reuse that is switched off multiplies preemptions --------------------------------------------------------
+
+
+def test_a_pool_where_reuse_is_off_loses_more_with_each_preemption_and_that_is_named():
+    off = served(12, 40, 40, blocks=16, seats=16, prefix_cache=False)
+    found = off.findings()["reuse_off"]
+    assert found.says.startswith("Prefix caching is off, so ") and "computed again" in found.says
+    assert found.evidence["recomputed"] == found.evidence["lost"] > 0
+    assert found.next == "serve without --no-prefix-cache"
+    on = served(12, 40, 40, blocks=16, seats=16)
+    assert on.seen().preemptions and "reuse_off" not in on.findings()
+    roomy = served(12, 40, 40, blocks=200, seats=16, prefix_cache=False)
+    assert "reuse_off" not in roomy.findings()

@@ -1,0 +1,321 @@
+"""When lost work is a recovery loop, how admission is cut and lifted again, and what is told of it everywhere."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.events import NoProgress, Preempted, Recovery
+from headway.core.recovery import Demand, Rates
+from headway.core.verdict import Wait
+from headway.policy.progress import TIMES, Repeats
+from headway.policy.recovery import CLEAN, MOST_CLEAN, REMEMBERED, WINDOW_SECONDS, State, Watch, is_loop, judge
+from headway.story.diagnose.doctor import diagnose
+from headway.story.diagnose.observations import Machine, Observations
+from headway.story.reduce.board import Board
+from headway.story.reduce.reducer import Story
+from headway.story.sinks.metrics import Metrics
+from headway.story.tell import alarms
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
+from world import World
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.space import recovery_loop as bench
+
+S = 10**9
+WELL, LOOPS = Rates(0, 0, 400, 100), Rates(5, 200, 400, 60)
+
+
+def after(*windows: Rates, auto: bool = True, state: State = State()) -> State:  # noqa: B008  (frozen)
+    for now in windows:
+        state = judge(state, now, auto=auto)
+    return state
+
+
+# -- the pure decision ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("windows", "is_one"),
+    [
+        pytest.param([WELL, LOOPS], True, id="lost work rises while goodput falls"),
+        pytest.param([WELL, WELL, LOOPS, LOOPS], True, id="it goes on"),
+        pytest.param([LOOPS, WELL], False, id="it is over"),
+        pytest.param([WELL, Rates(5, 200, 400, 95)], False, id="work is lost, and goodput does not fall"),
+        pytest.param([WELL, Rates(0, 0, 10, 5)], False, id="nobody asks for much"),
+        pytest.param([WELL, Rates(5, 90, 400, 60)], False, id="little is lost"),
+        pytest.param([LOOPS], False, id="nothing to compare with"),
+        pytest.param([Rates(5, 200, 400, 100), LOOPS], False, id="as much was lost when goodput was best"),
+    ],
+)
+def test_a_recovery_loop_is_lost_work_that_rises_while_goodput_falls(windows, is_one):
+    state = after(*windows, auto=False)
+    assert state.looping is is_one and not state.cut
+    assert after(*windows).cut is is_one
+
+
+def test_a_cut_is_lifted_after_windows_without_a_preemption_in_a_row():
+    cut = after(WELL, LOOPS)
+    assert after(*[WELL] * (CLEAN - 1), state=cut).cut
+    assert not after(*[WELL] * CLEAN, state=cut).cut
+    one_more = Rates(0.1, 2, 400, 100)
+    assert after(*[WELL] * (CLEAN - 1), one_more, *[WELL] * (CLEAN - 1), state=cut).cut
+
+
+def test_each_loop_that_comes_back_is_cut_for_twice_as_long_until_none_came_for_long():
+    state, needed = State(), []
+    for _ in range(6):
+        state = after(WELL, LOOPS, state=state)
+        needed.append(state.needed)
+        state = after(*[WELL] * state.needed, state=state)
+        assert not state.cut
+    assert needed == [CLEAN * 2**i for i in range(5)] + [MOST_CLEAN]
+    state = after(*[WELL] * REMEMBERED, LOOPS, state=state)
+    assert state.cut and state.needed == CLEAN
+
+
+RATES = st.builds(
+    lambda preempted, recomputed, prefilled, goodput: Rates(preempted, recomputed, recomputed + prefilled, goodput),
+    st.sampled_from([0.0, 0.5, 10.0]), st.integers(0, 500), st.integers(0, 500), st.integers(0, 500),
+)  # fmt: skip
+
+
+@given(st.lists(RATES, max_size=60))
+def test_without_auto_admission_is_never_cut_and_with_it_only_from_a_loop_to_clean_windows(windows):
+    state, warned = State(), State()
+    for now in windows:
+        before, state, warned = state, judge(state, now, auto=True), judge(warned, now, auto=False)
+        assert not warned.cut
+        if state.cut and not before.cut:
+            assert is_loop(now, state.best)
+        if before.cut and not state.cut:
+            assert state.clean >= before.needed and not now.preempted
+        assert len(state.past) <= REMEMBERED and CLEAN <= state.needed <= MOST_CLEAN
+
+
+def seconds(watch: Watch, first: int, rates: Rates, count: int = WINDOW_SECONDS) -> list[object]:
+    """So many seconds that go as `rates` says. What is told in them."""
+    told = []
+    for second in range(first, first + count):
+        prefilled, recomputed = int(rates.prompt - rates.recomputed), int(rates.recomputed)
+        told.append(watch.worked(second * S, prefilled=prefilled, recomputed=recomputed, emitted=int(rates.goodput)))
+        watch.preempted(int(rates.preempted))
+    return [news for news in told if news]
+
+
+def test_a_watch_counts_windows_of_busy_seconds_and_tells_what_a_cut_keeps_out():
+    watch = Watch(auto=True)
+    assert seconds(watch, 0, WELL) == []
+    assert seconds(watch, 1000, LOOPS) == []  # idle seconds in between are no window
+    for _ in range(50):
+        watch.arrived(30)  # before the cut: not its doing
+    (began,) = seconds(watch, 2000, WELL, 1)
+    assert (began.phase, began.cut, began.now, began.best, began.rejected) == ("began", True, LOOPS, WELL, Demand())
+    for i in range(40):
+        watch.arrived(200)
+        if i % 4 == 0:
+            watch.admitted(200)
+    seconds(watch, 2001, WELL, WINDOW_SECONDS - 1)
+    (lasts,) = seconds(watch, 3000, WELL, 1)
+    assert (lasts.phase, lasts.offered, lasts.rejected) == ("lasts", Demand(4.0, 800.0), Demand(3.0, 600.0))
+    seconds(watch, 3001, WELL, WINDOW_SECONDS - 1)
+    (over,) = seconds(watch, 4000, WELL, 1)
+    assert (over.phase, over.cut, over.clean) == ("over", False, CLEAN) and not watch.cut
+    assert over.rejected == Demand(1.5, 300.0)
+
+
+# -- admission ------------------------------------------------------------------------------------------------
+
+
+def test_while_admission_is_cut_nobody_new_preempts_anybody_and_why_says_that_it_is_cut():
+    def serve(cut: bool) -> World:
+        world = World(blocks=12, block_tokens=4, prefix_cache=False, recovery="auto")
+        world.model.recovery.state = replace(State(), cut=cut)
+        for i in range(6):
+            world.add(f"r{i}", 10, max_tokens=14)
+        world.step()
+        return world
+
+    world = serve(True)
+    told = tell(request_view(world.story, world.story.record("r2"), world.clock.now_ns()))[1]
+    assert "to be left for growth (admission is cut by --recovery auto)" in told
+    world.run()
+    assert not [event for event in world.events if isinstance(event, Preempted)]
+    assert all(world.said[f"r{i}", 0] == world.expected(f"r{i}", 0, 14) for i in range(6))
+    twin = serve(False)
+    twin.run()
+    assert [event for event in twin.events if isinstance(event, Preempted)]
+
+
+# -- the experiment, small ------------------------------------------------------------------------------------
+
+#: As `bench.EAGER` and `bench.SHORT`, with prompts a tenth as long whose positions cost ten times as much.
+EAGER = replace(bench.EAGER, prompt=192, position_ns=200_000, step_ns=1_369_230)
+SHORT = replace(bench.SHORT, prompt=192, position_ns=600_000)
+
+
+@pytest.fixture(scope="module")
+def eager() -> dict[str, bench.Run]:
+    blocks = EAGER.blocks(1, 1)
+    return {
+        "loop": bench.serve(EAGER, blocks, "warn", since=11, until=21),
+        "cut": bench.serve(EAGER, blocks, "auto"),
+        "more": bench.serve(EAGER, blocks + 1, "auto", since=11, until=21),
+    }
+
+
+@pytest.fixture(scope="module")
+def short() -> dict[str, bench.Run]:
+    blocks = SHORT.blocks(2, 1)
+    cut = bench.serve(SHORT, blocks, "auto")
+    needed = found(cut).evidence["blocks_needed"]
+    return {"cut": cut, "advised": bench.serve(SHORT, needed, "auto", since=11, until=21)}
+
+
+def test_ten_preemptions_a_second_are_a_loop_which_the_cut_ends_and_more_memory_too(eager):
+    loop, cut, more = eager.values()
+    assert (loop.rates.preempted, loop.rates.recomputed) == pytest.approx((10, 10 * 192), rel=0.02)
+    assert loop.rates.prompt == pytest.approx(2 * 10 * 192 + 10 * 15, rel=0.02)
+    (began,) = loop.told
+    assert began.phase == "began" and loop.rates.goodput < 0.8 * began.best.goodput
+    assert [(event.phase, event.cut) for event in cut.told] == [("began", True), ("lasts", True)]
+    for run in (cut, more):
+        assert (run.rates.preempted, run.rates.recomputed) == (0, 0)
+        assert run.rates.goodput > 1.5 * loop.rates.goodput and not run.waiting
+    assert more.told == []
+
+
+def test_a_cut_that_keeps_nothing_out_says_that_admission_was_too_eager(eager):
+    finding = found(eager["cut"])
+    assert finding.evidence["cause"] == "admission"
+    assert "Admission was too eager, and memory is not short" in finding.says
+    assert finding.next == "serve with --admit reserve, or keep --recovery auto"
+    assert found(eager["loop"]).next.startswith("serve with --recovery auto")
+    assert "recovery_loop" not in findings(eager["more"])
+
+
+def test_a_cut_that_keeps_demand_out_names_what_covers_it_and_with_that_the_same_load_is_in_no_loop(short):
+    cut, advised = short.values()
+    finding = found(cut)
+    assert finding.evidence["cause"] == "memory" and "Memory is short for this load" in finding.says
+    rejected = finding.evidence["rejected_requests_per_s"]
+    assert cut.rejected.requests == rejected > 0.5 and f"{rejected:,.2f} of them" in finding.says
+    assert finding.next.startswith(f"raise --memory from {cut.blocks} to {advised.blocks} blocks")
+    assert "no quality" in finding.next and "--state bf16 (2 times the blocks" in finding.but
+    assert not advised.told and advised.rates.preempted == 0 and advised.rates.goodput > cut.rates.goodput
+
+
+def test_more_memory_is_not_advised_where_the_host_has_none(short):
+    finding = found(short["cut"], Machine(steal=None, load=0.0, free_bytes=0))
+    assert finding.next.startswith("serve with --state bf16") and "only 0.0 KiB are free), not enough" in finding.but
+
+
+def test_a_shorter_context_is_named_with_those_whom_it_refuses():
+    observed = Observations().fold_all(looped())
+    for i in range(20):
+        observed.story.live.clear()
+        prompt = 100 if i % 4 else 1000
+        observed.fold(msgspec.structs.replace(arrival(i), prompt=prompt))
+    finding = next(each for each in diagnose(observed) if each.name == "recovery_loop")
+    assert "serve with --max-context 110 (refuses 23% of the requests, the longest ones)" in finding.but
+
+
+def findings(run: bench.Run, machine: Machine | None = None) -> dict:
+    return {each.name: each for each in diagnose(Observations(machine=machine).fold_all(run.events))}
+
+
+def found(run: bench.Run, machine: Machine | None = None):
+    return findings(run, machine)["recovery_loop"]
+
+
+# -- what is told ---------------------------------------------------------------------------------------------
+
+
+def recovery(phase: str = "began", **fields: object) -> Recovery:
+    now, best = Rates(10, 20_000, 40_000, 60), Rates(0, 0, 20_000, 100)
+    numbers = {"cut": True, "needed": 2} | fields
+    return Recovery(at=7 * S, step=3, model="fake", phase=phase, now=now, best=best, **numbers)
+
+
+def arrival(number: int):
+    world = World()
+    world.add(f"r{number}", 10, max_tokens=10)
+    return msgspec.structs.replace(world.events[0], model="fake")
+
+
+def looped() -> list[object]:
+    """A step, and a cut that keeps three quarters out, of a request that waits for space."""
+    world = World(blocks=8, block_tokens=4)
+    world.add("a", 20, max_tokens=8)
+    world.add("b", 20, max_tokens=8)
+    world.step()
+    kept_out = Demand(4, 400), Demand(2, 200)
+    return [*world.events, recovery(), recovery("lasts", offered=kept_out[0], rejected=kept_out[1])]
+
+
+def test_a_loop_is_told_in_the_metrics_on_the_board_and_in_words_until_it_is_over():
+    story, board = Story(), Board()
+    metrics = Metrics(story, ("fake",))
+
+    def tell_of(event: Recovery) -> tuple[bool, bool]:
+        metrics.fold(event)
+        story.fold(event)
+        board.fold(1, event)
+        text = metrics.text().decode()
+        return 'headway_admission_cut{model="fake"} 1.0' in text, 'recovery_loops_total{model="fake"} 1.0' in text
+
+    assert tell_of(recovery()) == (True, True)
+    assert tell_of(recovery("lasts", rejected=Demand(2.5, 5000), clean=1)) == (True, True)
+    (shown,) = board.view(8 * S, steps=1, requests=1, ended=1).loops
+    assert shown.words == (
+        "admission cut, 2.5 requests/s kept out, 10.0 preempted/s  20,000 recomputed/s (50% of prompt work)  goodput "
+        "60.0 of 100.0 tokens/s"
+    )
+    assert tell_of(recovery("over", cut=False, clean=2)) == (False, True)
+    assert not story.loops and not board.view(8 * S, steps=1, requests=1, ended=1).loops
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (recovery(cut=False),
+         "fake is in a recovery loop: 10.0 sequences a second are preempted and 20,000 positions a second computed "
+         "again, 50% of all prompt work (0% at its best); goodput fell from 100.0 to 60.0 tokens a second."),
+        (recovery(), " Admission is cut until 2 windows of 10 s had no preemption."),
+        (recovery("lasts", rejected=Demand(2.5, 5000), clean=1),
+         "Admission to fake is cut, which keeps 2.50 requests and 5,000 prompt positions a second waiting; 1 of 2 "
+         "windows without a preemption"),
+        (recovery("over", cut=False, clean=2), "Admission is no longer cut and keeps nothing out. The recovery loop"),
+    ],
+)  # fmt: skip
+def test_a_loop_in_words(event, says):
+    assert says in alarms.recovery(event)
+
+
+# -- no progress ----------------------------------------------------------------------------------------------
+
+
+def test_only_the_same_wait_of_the_same_request_in_a_row_is_counted():
+    repeats, wait = Repeats(), Wait(on="input", rule="reload", unit="blocks", need=8, have=2, short=6)
+    assert [repeats.note("a", "a", wait) for _ in range(TIMES)] == list(range(1, TIMES + 1))
+    assert repeats.note("b", "b", wait) == 1
+    further = msgspec.structs.replace(wait, have=3, short=5)
+    assert [repeats.note("a", "a", further), repeats.note("a", "a", further)] == [1, 2]
+    repeats.forget("a")
+    assert repeats.note("a", "a", further) == 1
+
+
+def test_a_decision_that_is_no_progress_in_words():
+    space = Wait(on="space", rule="blocks", unit="blocks", need=9, have=2, short=7, free=2)
+    event = NoProgress(at=0, step=4, model="fake", id="r", wait=space, times=3)
+    assert alarms.no_progress(event) == (
+        "No progress: r waits for space by the rule blocks, nothing of fake runs, and nothing changed 3 times in a "
+        "row: needs 9 blocks, 2 free and 0 reusable, 7 short."
+    )
