@@ -187,7 +187,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
         axis.set_title(panel.replace(", output tok/s", " at once, output") + ", tok/s", fontsize=9, loc="left")
         axis.tick_params(labelsize=7)
         for place, value in enumerate(values):
-            axis.text(value, place, f" {value:,.0f}", va="center", fontsize=7, backgroundcolor="#ffffff80")
+            axis.text(value, place, f" {value:,.0f}", va="center", fontsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
         f"smollm2-135m, 2 threads, 128 in / 64 out, greedy; {about['cpu']}, {about['cores']} cores, "
