@@ -191,7 +191,7 @@ def command(*words: str) -> list[str]:
 def headway(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     environ = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **environment}
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=60, env=environ)
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=180, env=environ)
 
 
 def until(truth: Callable[[], T], patience_s: float = 30.0) -> T:

@@ -193,8 +193,7 @@ def test_ten_killed_replicas_leave_no_process_file_thread_folder_or_memory(serve
         assert doomed.end().error == "failed"
         until(lambda: server.http.get("/ready").status_code == 200)
         assert not killed.is_running() and len(front.children(recursive=True)) == before
-        (left,) = folder.iterdir()
-        assert left.name.startswith("headway-") and len(list(left.iterdir())) == 1
+        assert not list(folder.iterdir()), "front and replica speak over a socket pair, which lies in no folder"
         sizes.append((settled(front.num_fds), front.num_threads(), front.memory_info().rss))
     fds, threads, rss = sizes[1]
     assert max(size[0] for size in sizes[2:]) <= fds and max(size[1] for size in sizes[2:]) <= threads

@@ -292,7 +292,7 @@ def test_a_loop_is_told_in_the_metrics_on_the_board_and_in_words_until_it_is_ove
         (recovery("lasts", rejected=Demand(2.5, 5000), clean=1),
          "Admission to fake is cut, which keeps 2.50 requests and 5,000 prompt positions a second waiting; 1 of 2 "
          "windows without a preemption"),
-        (recovery("over", cut=False, clean=2), "Admission is no longer cut and keeps nothing out. The recovery loop"),
+        (recovery("over", cut=False, clean=2), "Admission is no longer cut. The recovery loop"),
     ],
 )  # fmt: skip
 def test_a_loop_in_words(event, says):

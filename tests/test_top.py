@@ -100,7 +100,7 @@ def test_a_preempted_request_says_so_and_every_rule_has_words():
     assert words(world, "new").startswith("preempted: needs ")
     view = request_view(world.story, world.story.record("new"), world.clock.now_ns())
     said = {brief(replace(view, verdict=replace(view.verdict, rule=rule, on=on))) for rule, on in RULES.items()}
-    assert all(len(words) > len("preempted: ") for words in said) and len(said) == 6
+    assert all(len(words) > len("preempted: ") for words in said) and len(said) == 7
 
 
 def test_every_end_has_its_line():

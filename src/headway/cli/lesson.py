@@ -193,7 +193,7 @@ def _lesson_view(lesson: Lesson, found: Measured, prediction: Answer | None) -> 
         "title": lesson.title,
         "runs_on": lesson.runs_on,
         **_question(lesson.question, prediction, found.answer),
-        "measured": {"counts": found.counts, "observed": found.observed},
+        "measured": {"counts": found.counts, "observed": found.observed, "story": found.story},
         "why": found.why,
         "code": [{"file": f"src/headway/{code.file}", "function": code.function} for code in lesson.code],
     }

@@ -148,7 +148,7 @@ LESSON = Lesson(
     measure=measure,
     code=(
         Code("engine/planner.py", "Planner.admissions"),
-        Code("policy/promises.py", "next_step"),
+        Code("policy/schedule.py", "next_step"),
         Code("policy/order.py", "promised_first"),
         Code("patterns/image/pattern.py", "ImageProgress.next_item"),
     ),

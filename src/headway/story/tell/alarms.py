@@ -12,7 +12,7 @@ def recovery(event: ev.Recovery) -> str:
     """A recovery loop, and what is done about it."""
     now, best = event.now, event.best
     if event.phase == "over":
-        lifted = f"Admission is no longer cut{_kept_out(event.rejected)}. " if event.needed <= event.clean else ""
+        lifted = f"Admission is no longer cut{_kept(event.rejected, 'kept')}. " if event.needed <= event.clean else ""
         return f"{lifted}The recovery loop of {event.model} is over: goodput is {now.goodput:,.1f} tokens a second."
     fell = f"goodput fell from {best.goodput:,.1f} to {now.goodput:,.1f} tokens a second"
     loop = (
@@ -67,9 +67,11 @@ def alarm(event: ev.AnyEvent) -> str | None:
 
 def _kept_out(rejected: Demand) -> str:
     """What a cut keeps out."""
+    return _kept(rejected, "keeps") or " and keeps nothing out"
+
+
+def _kept(rejected: Demand, keeps: str) -> str:
     if not rejected.requests:
-        return " and keeps nothing out"
-    return (
-        f", which keeps {rejected.requests:,.2f} requests and {rejected.positions:,.0f} prompt positions a second "
-        "waiting"
-    )
+        return ""
+    demand = f"{rejected.requests:,.2f} requests and {rejected.positions:,.0f} prompt positions a second"
+    return f", which {keeps} {demand} waiting"
