@@ -48,11 +48,18 @@ def test_the_prompts_features_come_from_a_model_with_an_alias() -> None:
     assert ALIASES[features["model"]].pattern == "embed"
 
 
+def _files(folder: Path) -> list[Path]:
+    return [each for each in folder.rglob("*") if each.is_file()]
+
+
 def test_its_name_finds_it_in_a_checkout_and_within_an_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = ALIASES["emoji-64"].source
-    assert isinstance(shipped, Shipped) and locate(shipped).path.samefile(FOLDER)
+    assert isinstance(shipped, Shipped)
+    place = locate(shipped).path  # the checkout's, or the copy in an installed package
+    found = {each.relative_to(place): each.stat().st_size for each in _files(place)}
+    assert found == {each.relative_to(FOLDER): each.stat().st_size for each in _files(FOLDER)}
     package = tmp_path / "site-packages" / "headway"
     monkeypatch.setattr(headway, "__file__", str(package / "__init__.py"))
     with pytest.raises(ModelNotFound, match="this build lacks it"):
