@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from text_others import Others
+from text_samples import Samples
 from text_sides import Busy, Running, Shape, choose, running, start
 
 from headway.artifacts import wheel
@@ -42,20 +42,6 @@ SHAPES = {
     "sequences": SEQUENCES,
     "contexts": CONTEXTS,
 }
-
-
-class Samples:
-    """A file that only grows: a line of JSON for each job."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "samples.jsonl"
-
-    def add(self, **sample: Any) -> None:
-        with self._file.open("a") as out:
-            out.write(json.dumps(sample) + "\n")
-
-    def read(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._file.read_text().splitlines()]
 
 
 def measure(args: argparse.Namespace, sides: list[Running]) -> None:

@@ -8,13 +8,11 @@ import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text_others import Others
+from text_samples import Samples
 from text_sides import Running
-
-if TYPE_CHECKING:
-    from text import Samples
 
 #: Requests at each number of concurrent ones.
 REQUESTS = {1: 8, 8: 32, 32: 96}

@@ -8,13 +8,10 @@ import re
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from text_http import load
+from text_samples import Samples
 from text_sides import choose, family, pss, start
-
-if TYPE_CHECKING:
-    from text import Samples
 
 MIB = 1 << 20
 
