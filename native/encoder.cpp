@@ -67,10 +67,38 @@ void Room::make(int64_t rows, int64_t mlp_rows, int64_t inputs, int64_t hidden, 
     broad.make(mlp_rows, down.padded_inputs);
 }
 
+/* Nanoseconds of each kind of work, of one thread in one run. */
+class Clock {
+  public:
+    explicit Clock(bool on) : on_(on), last_ns_(on ? now_ns() : 0) {}
+
+    /* What has passed since the last such call, or the beginning, was `what`. */
+    void took(int what) {
+        if (!on_) return;
+        const int64_t now = now_ns();
+        spent_ns_[what] += now - last_ns_;
+        last_ns_ = now;
+    }
+    void add_to(std::atomic<int64_t> *total) const {
+        for (int i = 0; on_ && i < HEADWAY_ENCODER_PARTS; i++) total[i].fetch_add(spent_ns_[i]);
+    }
+
+  private:
+    static int64_t now_ns() {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count();
+    }
+
+    const bool on_;
+    int64_t last_ns_, spent_ns_[HEADWAY_ENCODER_PARTS] = {};
+};
+
 /* Those who do a part together: one thread by itself, or all of them, stage after stage. */
 class Crew {
   public:
-    Crew(int worker, Stage *stages) : worker_(worker), stages_(stages) {}
+    Crew(int worker, Stage *stages, bool timed) : clock(timed), worker_(worker), stages_(stages) {}
+
+    Clock clock;
 
     int worker() const { return worker_; }
     bool alone() const { return !stages_; }
@@ -107,6 +135,8 @@ struct headway_encoder {
     bool firsts_only;
     float *out;
     std::atomic<int> next_part{0}, parts_done{0};
+    std::atomic<int64_t> spent_ns[HEADWAY_ENCODER_PARTS];
+    int64_t *clock_ns = nullptr;
 
     bool sound(int inputs) const;
     void plan(int inputs);
@@ -181,10 +211,10 @@ void headway_encoder::plan(int inputs) {
 }
 
 void headway_encoder::run(int worker) {
-    if (together) return evaluate(parts[0], rooms[0], Crew(worker, stages.get()));
+    if (together) return evaluate(parts[0], rooms[0], Crew(worker, stages.get(), clock_ns));
     const int count = static_cast<int>(parts.size());
     for (int part; (part = next_part.fetch_add(1)) < count; parts_done.fetch_add(1))
-        evaluate(parts[static_cast<size_t>(part)], rooms[static_cast<size_t>(worker)], Crew(worker, nullptr));
+        evaluate(parts[static_cast<size_t>(part)], rooms[static_cast<size_t>(worker)], Crew(worker, nullptr, clock_ns));
     /* Another thread's last part may take milliseconds: whoever waits for it leaves the processor to other processes. */
     for (int spins = 0; !worker && parts_done.load() < count; spins++) {
         relax();
@@ -199,10 +229,12 @@ void headway_encoder::evaluate(const Part &part, Room &room, Crew crew) {
     float *residual = room.residual;
     int rows = part.rows;
     embed(part, room, crew);
+    crew.clock.took(HEADWAY_EMBED);
     for (size_t i = 0; i < layers.size(); i++) {
         const headway_encoder_layer &layer = layers[i];
         const bool last = i + 1 == layers.size(), firsts = last && firsts_only;
         multiply(*layer.qkv, room.narrow, 0, rows, PLAIN, room.wide, crew);
+        crew.clock.took(HEADWAY_QKV);
         attend(part, room, firsts, crew);
         if (firsts) {
             rows = part.inputs;
@@ -213,12 +245,17 @@ void headway_encoder::evaluate(const Part &part, Room &room, Crew crew) {
             residual = room.firsts;
         }
         round(room.attended, hidden, rows, room.narrow, crew);
+        crew.clock.took(HEADWAY_ATTEND);
         multiply(*layer.o, room.narrow, 0, rows, ADDED, residual, crew);
+        crew.clock.took(HEADWAY_OUT);
         norm(residual, layer.attention_norm, layer.attention_norm_bias, layer.attention_scale, rows, room, nullptr, crew);
+        crew.clock.took(HEADWAY_NORMS);
         mlp(layer, room, residual, rows, crew);
         float *result = last ? out + static_cast<int64_t>(firsts ? part.input : part.row) * hidden : nullptr;
         norm(residual, layer.mlp_norm, layer.mlp_norm_bias, layer.mlp_scale, rows, room, result, crew);
+        crew.clock.took(HEADWAY_NORMS);
     }
+    crew.clock.add_to(spent_ns);
 }
 
 void headway_encoder::embed(const Part &part, Room &room, Crew &crew) {
@@ -273,8 +310,11 @@ void headway_encoder::mlp(const headway_encoder_layer &layer, Room &room, float 
     for (int first = 0; first < rows; first += each) {
         const int count = std::min(each, rows - first);
         multiply(*layer.up, room.narrow, first, count, GELU, room.wide, crew);
+        crew.clock.took(HEADWAY_UP);
         round(room.wide, layer.down->inputs, count, room.broad, crew);
+        crew.clock.took(HEADWAY_ROUND_WIDE);
         multiply(*layer.down, room.broad, 0, count, ADDED, residual + static_cast<int64_t>(first) * shape.hidden, crew);
+        crew.clock.took(HEADWAY_DOWN);
     }
 }
 
@@ -371,6 +411,7 @@ headway_encoder *headway_encoder_open(const headway_encoder_shape *shape, int32_
         made->kernels = kernels;
         made->products = products;
         made->pool = &pool->pool;
+        for (std::atomic<int64_t> &spent : made->spent_ns) spent.store(0);
         made->rooms.reset(new Room[static_cast<size_t>(pool->pool.threads())]);
         made->stages.reset(new Stage[FIRST_STAGES + made->layers.size() * LAYER_STAGES]);
         return made.release();
@@ -380,6 +421,8 @@ headway_encoder *headway_encoder_open(const headway_encoder_shape *shape, int32_
 }
 
 void headway_encoder_close(headway_encoder *encoder) { delete encoder; }
+
+void headway_encoder_clock(headway_encoder *encoder, int64_t *ns) { encoder->clock_ns = ns; }
 
 int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
                             const int32_t *seconds, int32_t inputs, int32_t firsts, float *out) {
@@ -397,5 +440,7 @@ int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, con
     }
     encoder->pool->run([](void *context, int worker) { static_cast<headway_encoder *>(context)->run(worker); }, encoder,
                        !encoder->together && encoder->parts.size() == 1);
+    for (int i = 0; encoder->clock_ns && i < HEADWAY_ENCODER_PARTS; i++)
+        encoder->clock_ns[i] += encoder->spent_ns[i].exchange(0);
     return 0;
 }

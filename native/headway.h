@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 4
+#define HEADWAY_ABI 5
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
@@ -195,6 +195,23 @@ HEADWAY_API void headway_encoder_close(headway_encoder *encoder);
  * the shape has. */
 HEADWAY_API int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
                                         const int32_t *seconds, int32_t inputs, int32_t firsts, float *out);
+/* The parts of an encoder's run that `headway_encoder_clock` tells apart. */
+enum {
+    HEADWAY_EMBED, /* look-up, norm, rounding */
+    HEADWAY_QKV,
+    HEADWAY_ATTEND, /* and rounding */
+    HEADWAY_OUT,
+    HEADWAY_UP, /* with GELU */
+    HEADWAY_ROUND_WIDE,
+    HEADWAY_DOWN,
+    HEADWAY_NORMS, /* and rounding */
+    HEADWAY_ENCODER_PARTS,
+};
+
+/* ns  [HEADWAY_ENCODER_PARTS]: each run adds the nanoseconds that it takes for each part, of all threads together. NULL,
+ *     as at first: it looks at no clock. */
+HEADWAY_API void headway_encoder_clock(headway_encoder *encoder, int64_t *ns);
+
 /* -- a decoder's layers ---------------------------------------------------------------------------------------------- */
 
 /* One layer; everything is borrowed until headway_decoder_close. Norms are RMS, [hidden]; `gate_up` is gated. Other layers
