@@ -188,23 +188,29 @@ HEADWAY_API void headway_encoder_close(headway_encoder *encoder);
 
 /* tokens    of all inputs, one after another
  * seconds   [inputs]: where the second text of each begins, 0 for none; or NULL
- * out       [sum of lengths, hidden], fp32: the last hidden states; with `firsts`, [inputs, hidden]: those of the
- *           inputs' first positions
+ * result    HEADWAY_STATES: the last hidden states; HEADWAY_FIRSTS: those of the inputs' first positions; HEADWAY_MEANS: their
+ *           means over each input's positions
+ * unit      whether firsts or means are divided by their length (or 1e-12, if that is more)
+ * out       fp32: [sum of lengths, hidden] for states, else [inputs, hidden]
  *
  * A row's bits depend on its own input alone. Returns 0; -1 if there is no memory; -2 if a length or a token is none that
  * the shape has. */
+enum { HEADWAY_STATES, HEADWAY_FIRSTS, HEADWAY_MEANS };
+
 HEADWAY_API int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
-                                        const int32_t *seconds, int32_t inputs, int32_t firsts, float *out);
+                                        const int32_t *seconds, int32_t inputs, int32_t result, int32_t unit, float *out);
+
 /* The parts of an encoder's run that `headway_encoder_clock` tells apart. */
 enum {
-    HEADWAY_EMBED, /* look-up, norm, rounding */
+    HEADWAY_EMBED, /* look-up, norm and rounding */
     HEADWAY_QKV,
     HEADWAY_ATTEND, /* and rounding */
     HEADWAY_OUT,
     HEADWAY_UP, /* with GELU */
     HEADWAY_ROUND_WIDE,
     HEADWAY_DOWN,
-    HEADWAY_NORMS, /* and rounding */
+    HEADWAY_NORMS, /* and rounding, and means */
+    HEADWAY_WAIT,
     HEADWAY_ENCODER_PARTS,
 };
 

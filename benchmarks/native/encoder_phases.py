@@ -26,7 +26,7 @@ from headway.compute.embed.states import NativeStates  # noqa: E402
 from headway.core.plan import Evaluate, StepPlan  # noqa: E402
 
 #: As in native/headway.h.
-PARTS = ("embed", "qkv", "attention", "out", "up and gelu", "round wide", "down", "norms")
+PARTS = ("embed", "qkv", "attention", "out", "up and gelu", "round wide", "down", "norms", "waiting")
 
 
 def main() -> None:

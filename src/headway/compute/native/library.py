@@ -44,7 +44,10 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "headway_encoder_open": (_pointer, [_pointer, _int, _int, _pointer]),
     "headway_encoder_close": (None, [_pointer]),
     "headway_encoder_clock": (None, [_pointer, _pointer]),
-    "headway_encoder_run": (_int, [_pointer, _pointer, _pointer, _pointer, _int, _int, _pointer]),
+    "headway_encoder_run": (
+        _int,
+        [_pointer, _pointer, _pointer, _pointer, _int, _int, _int, _pointer],
+    ),
     "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int, _int]),
     "headway_weights_free": (None, [_pointer]),
     "headway_weights_bytes": (_long, [_pointer]),
