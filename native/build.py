@@ -34,8 +34,8 @@ FLAGS = (
     "-pthread",
     "-g0",
 )
-#: Kernels are compiled once per level, each file for its processors only (those of others compile to nothing); nothing
-#: else is compiled for more than the baseline. Flags are x86's.
+#: Kernels are compiled once per level, each file for its processors only (those of others compile to nothing);
+#: nothing else is compiled for more than the baseline. Flags are x86's.
 LEVELS = {
     "level_generic.cpp": (),
     "level_neon.cpp": (),
