@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from headway.artifacts.files import ModelFiles, Modules
@@ -23,6 +26,9 @@ from headway.compute.native.encoder import NativeEncoder, not_covered
 from headway.compute.native.library import Absent, choose, find
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
+
+Pooling = Literal["firsts", "means"]
+_NONE = Vector(b""), True
 
 
 class EncoderExecutor:
@@ -116,19 +122,37 @@ class EncoderExecutor:
             raise ValueError(f"an input of {longest} positions; the model takes {self._longest}")
         if len(inputs) > 1 and plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
-        order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].tokens))
-        ordered = [inputs[place] for place in order]
-        found: list[Vector | None] = [None] * len(inputs)
-        spoiled: list[int] = []
+        found: list[tuple[Vector, bool]] = [_NONE] * len(inputs)
+        left = list(range(len(inputs)))
+        if isinstance(self._states, NativeStates) and (pooling := self._stages.native):
+            # Apart from those that ask for more, so that no input's numbers depend on what others ask for.
+            left = [place for place in left if inputs[place].raw or inputs[place].pools]
+            whole = [place for place, item in enumerate(inputs) if not item.raw and not item.pools]
+            vectors = self._pooled(self._states, [inputs[place] for place in whole], pooling)
+            for place, result in zip(whole, vectors, strict=True):
+                found[place] = result
+        left.sort(key=lambda place: len(inputs[place].tokens))
 
         def evaluate(places: Sequence[int]) -> list[tuple[Vector, bool]]:
-            return self._evaluate([ordered[place] for place in places])
+            return self._evaluate([inputs[left[place]] for place in places])
 
-        for places, results in self._shares.each([len(item.tokens) for item in ordered], evaluate):
-            for place, (vector, finite) in zip(places, results, strict=True):
-                found[order[place]] = vector
-                spoiled += [] if finite else [order[place]]
-        return StepResult(tuple(vector for vector in found if vector is not None), tuple(sorted(spoiled)))
+        shared = self._shares.each([len(inputs[place].tokens) for place in left], evaluate) if left else ()
+        for places, results in shared:
+            for place, result in zip(places, results, strict=True):
+                found[left[place]] = result
+        return _result(found)
+
+    def _pooled(
+        self, states: NativeStates, inputs: Sequence[Evaluate], pooling: Pooling
+    ) -> list[tuple[Vector, bool]]:
+        """The vectors of whole inputs, and whether they are finite: all of them in one call."""
+        if not inputs:
+            return []
+        pooled = states.pooled(inputs, pooling, unit=self._stages.unit)
+        if self._stages.unit:
+            return _finished(pooled)
+        with torch.inference_mode():
+            return _finished(self._stages.after(torch.from_numpy(pooled)).numpy())
 
     @torch.inference_mode()
     def _evaluate(self, inputs: Sequence[Evaluate]) -> list[tuple[Vector, bool]]:
@@ -150,13 +174,22 @@ class EncoderExecutor:
 
     def _plain(self, states: torch.Tensor) -> list[tuple[Vector, bool]]:
         """The vectors of whole inputs of one length, [inputs, positions, hidden]."""
-        vectors = self._stages(states)
-        spoiled = set(rows_not_finite(vectors))
-        return [(Vector(values.tobytes()), row not in spoiled) for row, values in enumerate(vectors.numpy())]
+        return _finished(self._stages(states).numpy())
 
     def _ranges(self, states: torch.Tensor, pools: Sequence[tuple[int, int]]) -> torch.Tensor:
         """One vector for each range of positions of `states` [positions, hidden]: [ranges, values]."""
         return torch.cat([self._stages(states[start:end].unsqueeze(0)) for start, end in pools])
+
+
+def _finished(vectors: npt.NDArray[np.float32]) -> list[tuple[Vector, bool]]:
+    """Of vectors [inputs, values], each, and whether it is finite."""
+    sound = np.isfinite(vectors).all(1).tolist()
+    return [(Vector(values.tobytes()), finite) for values, finite in zip(vectors, sound, strict=True)]
+
+
+def _result(found: Sequence[tuple[Vector, bool]]) -> StepResult:
+    spoiled = tuple(place for place, (_, finite) in enumerate(found) if not finite)
+    return StepResult(tuple(vector for vector, _ in found), spoiled)
 
 
 def _states(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], weights: str, native: str) -> WholeInputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,10 @@ _STAGE_ACTIVATIONS = {
 }
 
 
+#: Pooling that the native library does where it has computed the states.
+NATIVE_POOLING: dict[PoolingMode, Literal["firsts", "means"]] = {"cls": "firsts", "mean": "means"}
+
+
 def _weighted(states: torch.Tensor) -> torch.Tensor:
     """Later positions count more: by their place from 1 (Muennighoff 2022, "SGPT")."""
     weights = torch.arange(1, states.shape[1] + 1, dtype=torch.float32)
@@ -50,10 +55,23 @@ class Vectors:
         #: An input's first hidden state is all that is looked at.
         self.first_only = set(modules.pooling) == {"cls"}
 
+    @property
+    def native(self) -> Literal["firsts", "means"] | None:
+        """Which pooling the native library may do; `after` is to follow, unless it is `unit`."""
+        return NATIVE_POOLING.get(self._modules.pooling[0]) if len(self._modules.pooling) == 1 else None
+
+    @property
+    def unit(self) -> bool:
+        """Whether all that follows pooling is to divide vectors by their length."""
+        return self._modules.normalize and not self._dense
+
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """[inputs, values] of [inputs, positions, hidden]."""
         pooled = [POOLING[mode](states) for mode in self._modules.pooling]
-        vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, 1)
+        return self.after(pooled[0] if len(pooled) == 1 else torch.cat(pooled, 1))
+
+    def after(self, vectors: torch.Tensor) -> torch.Tensor:
+        """[inputs, values] of what was pooled, [inputs, hidden]."""
         for weight, bias, stage in self._dense:
             vectors = _STAGE_ACTIVATIONS[stage.activation](_product(vectors, weight, bias))
         return F.normalize(vectors, dim=1) if self._modules.normalize else vectors
@@ -63,16 +81,25 @@ class Scores:
     """The head of a cross-encoder: one value for an input, after the activation that its files ask for."""
 
     values = 1
+    unit = False
 
     def __init__(self, spec: EncoderSpec, activation: str, tensors: Tensors) -> None:
         self._spec, self._activation, self._tensors = spec, activation, tensors
         self.first_only = spec.head_pooling == "cls"
         self._inner = ACTIVATIONS[spec.head_activation]
 
+    @property
+    def native(self) -> Literal["firsts", "means"]:
+        """As of `Vectors`."""
+        return NATIVE_POOLING[self._spec.head_pooling]
+
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """[inputs, 1] of [inputs, positions, hidden]."""
+        return self.after(POOLING[self._spec.head_pooling](states))
+
+    def after(self, x: torch.Tensor) -> torch.Tensor:
+        """[inputs, 1] of what was pooled, [inputs, hidden]."""
         of = self._tensors
-        x = POOLING[self._spec.head_pooling](states)
         x = self._inner(_product(x, of["head.dense.weight"], of.get("head.dense.bias")))
         if self._spec.head == "dense_norm":
             norm = of["head.norm.weight"], of.get("head.norm.bias"), self._spec.norm_eps

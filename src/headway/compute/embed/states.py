@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import Protocol, TypeAlias
+from itertools import chain, groupby
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from headway.compute.kernels.attention import Scratch
@@ -20,6 +21,8 @@ from headway.core.plan import Evaluate
 #: Of each group of inputs of one length, the hidden states that ranges and single positions are read from, and those
 #: that whole inputs are pooled from: [inputs, positions, hidden] each.
 States: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
+Pooled: TypeAlias = npt.NDArray[np.float32]
+_Ints: TypeAlias = npt.NDArray[np.int32]
 
 
 class WholeInputs(Protocol):
@@ -119,20 +122,20 @@ class NativeStates:
         self._encoder = encoder
         self.words = {"products": encoder.product_words, "attention": encoder.words}
 
+    def pooled(self, inputs: Sequence[Evaluate], pooling: Literal["firsts", "means"], *, unit: bool) -> Pooled:
+        """One vector for each of `inputs`, in any order: [inputs, hidden], fp32; with `unit`, of length 1."""
+        return self._encoder(*_flat(inputs), result=pooling, unit=unit)
+
     def __call__(self, inputs: Sequence[Evaluate], groups: Sequence[Group], *, first_only: bool) -> States:
-        tokens = np.array([token for item in inputs for token in item.tokens], np.int32)
-        lengths = np.array([len(item.tokens) for item in inputs], np.int32)
-        pairs = any(item.second for item in inputs)
-        seconds = np.array([item.second for item in inputs], np.int32) if pairs else None
-        if first_only and not any(item.raw or item.pools for item in inputs):
-            firsts = torch.from_numpy(self._encoder(tokens, lengths, seconds, result="firsts"))
-            at = 0
-            for group in groups:
-                own = firsts[at : at + group.inputs].unsqueeze(1)
-                at += group.inputs
-                yield own, own
-            return
-        states = torch.from_numpy(self._encoder(tokens, lengths, seconds))
+        states = torch.from_numpy(self._encoder(*_flat(inputs)))
         for group in groups:
             mine = states[group.first : group.end].view(group.inputs, group.length, -1)
             yield mine, mine[:, :1] if first_only else mine
+
+
+def _flat(inputs: Sequence[Evaluate]) -> tuple[_Ints, _Ints, _Ints | None]:
+    """Tokens of all inputs, one after another; lengths; and where second texts begin, if there are any."""
+    lengths = np.array([len(item.tokens) for item in inputs], np.int32)
+    tokens = np.fromiter(chain.from_iterable(item.tokens for item in inputs), np.int32, int(lengths.sum()))
+    pairs = any(item.second for item in inputs)
+    return tokens, lengths, np.array([item.second for item in inputs], np.int32) if pairs else None
