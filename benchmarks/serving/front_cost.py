@@ -2,17 +2,16 @@
 
     python benchmarks/serving/front_cost.py [MODEL] [--clients 64] [--rounds 15] [--profile]
 
-One process and no socket: the server's own connections over transports that only remember what was written, its front,
-and an engine in the place of the replica whose encoder answers at once. What the engine takes is subtracted; what a
-socket would cost is not there. Printed are the median and the least of the rounds, with `--profile` also where it went
-(cProfile, which makes small functions look dear).
+One process and no socket: the server's own connections over transports that only remember what was written, its
+front, and an engine in the place of the replica whose encoder answers at once. What the engine takes is subtracted;
+what a socket would cost is not there. Printed are the median and the least of the rounds, with `--profile` also where
+it went (cProfile, which makes small functions look dear).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import cProfile
 import json
 import pstats
@@ -29,7 +28,7 @@ from headway.engine.served import EngineOptions
 from headway.front.guard import Guard
 from headway.front.state import Front
 from headway.replica.loading import hosted_encoder
-from headway.replica.messages import Ready, Stop, ToFront, decode_to_front, encode
+from headway.replica.messages import Ready, ToFront, decode_to_front, encode
 from headway.replica.options import ModelOptions, ReplicaOptions
 from headway.replica.process import Replica
 
@@ -177,7 +176,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    profile = cProfile.Profile() if args.profile else None
+    profile = cProfile.Profile(time.thread_time) if args.profile else None
     took = asyncio.run(measure(args.model, args.clients, args.rounds, profile))
     print(f"{args.clients} clients: {statistics.median(took):.0f} µs a request, at least {min(took):.0f}")
     if profile is not None:

@@ -12,7 +12,6 @@ import socket
 import sys
 import traceback
 from dataclasses import replace
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -20,7 +19,7 @@ import uvicorn
 
 from headway.api.app import make_app
 from headway.core.errors import ConfigError
-from headway.front.connection import Connection
+from headway.front.connection import connections
 from headway.front.guard import Guard
 from headway.front.limits import ServeLimits
 from headway.front.state import Front
@@ -76,7 +75,7 @@ class Server(uvicorn.Server):
     def __init__(self, front: Front, guard: Guard, *, log_prompts: bool = False) -> None:
         config = uvicorn.Config(
             make_app(front, guard),
-            http=partial(Connection, limits=_within_open_files(front.limits)),  # type: ignore[arg-type]
+            http=connections(_within_open_files(front.limits)),  # type: ignore[arg-type]
             timeout_keep_alive=front.limits.keep_alive_seconds,  # type: ignore[arg-type]
             ws="none",
             log_level="warning",
