@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 
 from headway.api.app import make_app
+from headway.core.collecting import spare_what_is_loaded
 from headway.core.errors import ConfigError
 from headway.front.connection import connections
 from headway.front.guard import Guard
@@ -142,6 +143,7 @@ def serve(server: Server, listener: socket.socket) -> None:
     """Serve on `listener` until told to stop. Call it in the main thread."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the one that ended it again, once all is done
         signal.signal(number, signal.SIG_IGN)
+    spare_what_is_loaded()
     server.run(sockets=[listener])
 
 
