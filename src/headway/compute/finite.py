@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -14,3 +18,8 @@ def rows_not_finite(values: torch.Tensor) -> list[int]:
 def count_not_finite(values: torch.Tensor) -> int:
     """How many of `values` are NaN or infinite."""
     return values.numel() - int(values.isfinite().sum())
+
+
+def all_finite(values: npt.NDArray[np.float32]) -> bool:
+    """Whether none of `values` is NaN or infinite."""
+    return math.isfinite(np.add.reduce(values, axis=None)) or bool(np.isfinite(values).all())

@@ -20,6 +20,7 @@ import msgspec
 import psutil
 
 from headway.core.clock import RealClock
+from headway.core.collecting import spare_what_is_loaded
 from headway.core.errors import (
     DuplicateRequest,
     HeadwayError,
@@ -82,7 +83,9 @@ class Replica:
                 self._keep()
             idle_ms = _AWAITING_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
             self._receive(idle_ms if self.engine.idle else self._step_after_ms)
-            if not self.engine.idle:
+            if self.engine.idle:
+                self._tell()
+            else:
                 self._step()
             if not front_alive():
                 break
@@ -126,7 +129,6 @@ class Replica:
             except ProtocolError as error:
                 print(f"headway replica: {error}", file=sys.stderr)
         self._supply()
-        self._tell()
 
     def _obey(self, message: Submit | Cancel | Look | Stop) -> None:
         match message:
@@ -229,6 +231,7 @@ def main(descriptor: int, options_json: str, front: int) -> int:
             text = str(error) if isinstance(error, HeadwayError) else error_words(error)
             say(LoadFailed(type(error).__name__, text))
             return 1
+        spare_what_is_loaded()
         say(ready(models, (time.monotonic() - started) * 1e3))
         replica.loop(lambda: os.getppid() == front and not channel.gone)
         return 0
