@@ -4,8 +4,9 @@
     python tests/fake_replica.py serve …                   `headway serve` over such replicas
     python tests/fake_replica.py restless …                the same; it replaces a replica at once
 
-`--threads` says how many milliseconds a step takes. With state tiers a block is 256 KiB, so that moving it takes a while. The first token of a prompt may order what a healthy replica
-never does. Where the word "slow" is in a text or a grammar, tokenising or compiling it takes its time.
+`--threads` says how many milliseconds a step takes. With state tiers a block is 256 KiB: moving it takes a while. The
+first token of a prompt may order what a healthy replica never does. Where the word "slow" is in a text or a grammar,
+tokenising or compiling it takes its time.
 """
 
 from __future__ import annotations

@@ -111,7 +111,17 @@ def test_what_is_more_than_the_disk_has_is_an_error_with_both_numbers(disk):
 
 def test_a_server_on_a_full_disk_says_so_and_leaves(tmp_path):
     """The whole program, which may write no file of more than a mebibyte."""
-    words = ["serve", "--port", "0", "--memory", "40blocks", "--disk-tier", str(tmp_path), "--disk-tier-bytes", "3MiB"]
+    words = [
+        "serve",
+        "--port",
+        "0",
+        "--memory",
+        "40blocks",
+        "--disk-tier",
+        f"{tmp_path}",
+        "--disk-tier-bytes",
+        "3MiB",
+    ]
     run = subprocess.run(
         [sys.executable, fake_replica.__file__, *words], capture_output=True, text=True, timeout=60,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)),

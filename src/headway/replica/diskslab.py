@@ -68,9 +68,7 @@ class DiskSlab:
         self.found = self._scan()
 
     @classmethod
-    def open(
-        cls, folder: Path, identity: bytes, block_bytes: int, size: int, *, patience_s: float = 0.0
-    ) -> DiskSlab:
+    def open(cls, folder: Path, identity: bytes, block_bytes: int, size: int, *, patience_s: float = 0.0) -> DiskSlab:
         """The file in `folder`, made if it is not there, with as many slots as `size` bytes hold. `identity`, 16
         bytes, stands for all that the blocks' bytes depend on beside their keys. Raises ConfigError for a folder that
         cannot be written or is in use (for `patience_s`), for a size below one slot, and for more than the disk has
@@ -172,7 +170,7 @@ def _lock(file: int, patience_s: float) -> None:
 
 
 def _resize(file: int, folder: Path, need: int) -> None:
-    """Give the file `need` bytes. Raises ConfigError where the disk has no room for them, or no file may be so large."""
+    """Give the file `need` bytes. Raises ConfigError where the disk has no room for them, or for a file of that size."""
     disk = os.statvfs(folder)
     room = disk.f_bavail * disk.f_frsize + os.fstat(file).st_blocks * 512
     said = f"{-(-need >> 20)}MiB"
