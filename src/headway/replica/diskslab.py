@@ -115,7 +115,8 @@ class DiskSlab:
             header = self._header(slot)
         except OSError as error:
             raise Unreadable("read", f"slot {slot} cannot be read: {error.strerror}") from error
-        if header is None or header[2] != key or read != len(block) or header[5] != digest(block):
+        wanted = (_MAGIC, self._identity, key)
+        if header is None or header[:3] != wanted or read != len(block) or header[5] != digest(block):
             raise Unreadable("checksum", f"slot {slot} does not hold the block that was written to it")
 
     def erase(self, slot: int) -> None:
@@ -170,7 +171,7 @@ def _lock(file: int, patience_s: float) -> None:
 
 
 def _resize(file: int, folder: Path, need: int) -> None:
-    """Give the file `need` bytes. Raises ConfigError where the disk has no room for them, or for a file of that size."""
+    """Give the file `need` bytes. Raises ConfigError where the disk has no room for them, or not in one file."""
     disk = os.statvfs(folder)
     room = disk.f_bavail * disk.f_frsize + os.fstat(file).st_blocks * 512
     said = f"{-(-need >> 20)}MiB"
