@@ -131,6 +131,25 @@ def test_a_watch_counts_windows_of_busy_seconds_and_tells_what_a_cut_keeps_out()
     assert over.rejected == Demand(1.5, 300.0)
 
 
+def test_those_who_found_no_place_in_the_queue_are_demand_too_as_long_as_those_that_came():
+    watch = Watch(auto=True)
+    watch.arrived(100)
+    seconds(watch, 0, WELL)
+    seconds(watch, 100, LOOPS)
+    watch.turned_away(70)  # before the cut: not its doing
+    seconds(watch, 200, WELL, 1)
+    watch.turned_away(30)
+    seconds(watch, 201, WELL, WINDOW_SECONDS - 1)
+    (lasts,) = seconds(watch, 300, WELL, 1)  # nobody came since: as long as those that came before
+    assert (lasts.offered, lasts.rejected) == (Demand(3.0, 300.0), Demand(3.0, 300.0))
+    for _ in range(10):
+        watch.arrived(40)
+        watch.admitted(40)
+    seconds(watch, 301, WELL, WINDOW_SECONDS - 1)
+    (over,) = seconds(watch, 400, WELL, 1)
+    assert (over.offered, over.rejected) == (Demand(2.0, 80.0), Demand(1.5, 60.0))
+
+
 # -- admission ------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +309,7 @@ def test_a_loop_is_told_in_the_metrics_on_the_board_and_in_words_until_it_is_ove
          "again, 50% of all prompt work (0% at its best); goodput fell from 100.0 to 60.0 tokens a second."),
         (recovery(), " Admission is cut until 2 windows of 10 s had no preemption."),
         (recovery("lasts", rejected=Demand(2.5, 5000), clean=1),
-         "Admission to fake is cut, which keeps 2.50 requests and 5,000 prompt positions a second waiting; 1 of 2 "
+         "Admission to fake is cut, which keeps out 2.50 requests and 5,000 prompt positions a second; 1 of 2 "
          "windows without a preemption"),
         (recovery("over", cut=False, clean=2), "Admission is no longer cut. The recovery loop"),
     ],
