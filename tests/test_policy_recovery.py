@@ -28,6 +28,7 @@ from world import World
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.space import recovery_loop as bench
+from benchmarks.space.recovery_loop import Setting
 
 S = 10**9
 WELL, LOOPS = Rates(0, 0, 400, 100), Rates(5, 200, 400, 60)
@@ -184,31 +185,32 @@ SHORT = replace(bench.SHORT, prompt=192, position_ns=600_000)
 def eager() -> dict[str, bench.Run]:
     blocks = EAGER.blocks(1, 1)
     return {
-        "loop": bench.serve(EAGER, blocks, "warn", since=11, until=21),
-        "cut": bench.serve(EAGER, blocks, "auto"),
-        "more": bench.serve(EAGER, blocks + 1, "auto", since=11, until=21),
+        "loop": bench.serve(EAGER, Setting(blocks), since=11, until=21),
+        "cut": bench.serve(EAGER, Setting(blocks, "auto")),
+        "more": bench.serve(EAGER, Setting(blocks + 1, "auto"), since=11, until=21),
+        "advised": bench.serve(EAGER, Setting(blocks, admit="reserve"), since=11, until=21),
     }
 
 
 @pytest.fixture(scope="module")
 def short() -> dict[str, bench.Run]:
     blocks = SHORT.blocks(2, 1)
-    cut = bench.serve(SHORT, blocks, "auto")
-    needed = found(cut).evidence["blocks_needed"]
-    return {"cut": cut, "advised": bench.serve(SHORT, needed, "auto", since=11, until=21)}
+    cut = bench.serve(SHORT, Setting(blocks, "auto"))
+    advised, _ = bench.as_advised(cut.setting, found(cut)).values()
+    return {"cut": cut, "advised": bench.serve(SHORT, advised, since=11, until=21)}
 
 
 def test_ten_preemptions_a_second_are_a_loop_which_the_cut_ends_and_more_memory_too(eager):
-    loop, cut, more = eager.values()
+    loop, cut, more, advised = eager.values()
     assert (loop.rates.preempted, loop.rates.recomputed) == pytest.approx((10, 10 * 192), rel=0.02)
     assert loop.rates.prompt == pytest.approx(2 * 10 * 192 + 10 * 15, rel=0.02)
     (began,) = loop.told
     assert began.phase == "began" and loop.rates.goodput < 0.8 * began.best.goodput
     assert [(event.phase, event.cut) for event in cut.told] == [("began", True), ("lasts", True)]
-    for run in (cut, more):
+    for run in (cut, more, advised):
         assert (run.rates.preempted, run.rates.recomputed) == (0, 0)
         assert run.rates.goodput > 1.5 * loop.rates.goodput and not run.waiting
-    assert more.told == []
+    assert more.told == advised.told == []
 
 
 def test_a_cut_that_keeps_nothing_out_says_that_admission_was_too_eager(eager):
@@ -229,6 +231,14 @@ def test_a_cut_that_keeps_demand_out_names_what_covers_it_and_with_that_the_same
     assert finding.next.startswith(f"raise --memory from {cut.blocks} to {advised.blocks} blocks")
     assert "no quality" in finding.next and "--state bf16 (2 times the blocks" in finding.but
     assert not advised.told and advised.rates.preempted == 0 and advised.rates.goodput > cut.rates.goodput
+
+
+def test_what_a_cut_keeps_out_is_the_same_whether_it_waits_or_is_turned_away(short):
+    bounded = bench.serve(SHORT, replace(short["cut"].setting, places=3))
+    assert short["cut"].waiting > 20 and bounded.waiting <= 3
+    assert bounded.rejected.requests == pytest.approx(short["cut"].rejected.requests, abs=0.3)
+    assert bounded.rejected.positions == pytest.approx(192 * bounded.rejected.requests)
+    assert found(bounded).evidence["cause"] == "memory"
 
 
 def test_more_memory_is_not_advised_where_the_host_has_none(short):
