@@ -40,6 +40,7 @@ from headway.replica.messages import (
     Submit,
     ToFront,
     Told,
+    TurnedAway,
     decode_to_front,
     encode,
 )
@@ -151,7 +152,10 @@ GOOD_REQUESTS = st.builds(
     sampling=SAMPLINGS.map(lambda sampling: msgspec.structs.replace(sampling, bias=())),
 )  # fmt: skip
 MESSAGES = st.one_of(
-    st.builds(Submit, GOOD_REQUESTS), st.builds(Submit, REQUESTS), st.builds(Cancel, NAMES, st.text(max_size=3))
+    st.builds(Submit, GOOD_REQUESTS),
+    st.builds(Submit, REQUESTS),
+    st.builds(Cancel, NAMES, st.text(max_size=3)),
+    st.builds(TurnedAway, st.sampled_from(["fake", "other"]), NUMBERS),
 )
 LEAVES = st.none() | st.booleans() | NUMBERS | FLOATS | st.text(max_size=4) | st.binary(max_size=4)
 SHALLOW = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.text(max_size=3), LEAVES, max_size=3)

@@ -317,7 +317,7 @@ class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
     cut       from here on admission goes by `reserve`, until `needed` windows in a row had no preemption; `clean`
               were it so far
     offered   what came while admission was cut, and `rejected` what of it was not admitted: means per second since
-              then
+              then; those that the front turned away for want of a place in the queue are in both
     """
 
     step: int

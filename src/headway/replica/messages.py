@@ -33,6 +33,14 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     id: str
 
 
+class TurnedAway(msgspec.Struct, frozen=True, tag="turned_away"):
+    """Since the last such message so many requests for `model` were not submitted, since too many wait. Nothing but
+    what is told of a cut of admission depends on it."""
+
+    model: str
+    requests: int
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End the process. Live requests are abandoned, so the front drains first."""
 
@@ -125,7 +133,7 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag="told"):
     emissions: tuple[AnyEmission, ...] = ()
 
 
-ToReplica: TypeAlias = Submit | Cancel | Look | Stop
+ToReplica: TypeAlias = Submit | Cancel | Look | TurnedAway | Stop
 ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Looked | Told
 
 _MessageT = TypeVar("_MessageT")

@@ -48,6 +48,8 @@ from headway.replica.messages import (
     Submit,
     ToFront,
     Told,
+    ToReplica,
+    TurnedAway,
     decode_to_replica,
     encode,
 )
@@ -130,7 +132,7 @@ class Replica:
                 print(f"headway replica: {error}", file=sys.stderr)
         self._supply()
 
-    def _obey(self, message: Submit | Cancel | Look | Stop) -> None:
+    def _obey(self, message: ToReplica) -> None:
         match message:
             case Submit(request=new, others=others):
                 for each in (new, *others):
@@ -144,6 +146,8 @@ class Replica:
                     return  # it ended while the message was on its way
             case Look(id=request_id):
                 self._say(self._look(request_id))
+            case TurnedAway(model=model, requests=requests):
+                self.engine.turned_away(model, requests)
             case Stop():
                 self._stopped = True
 
