@@ -125,14 +125,14 @@ class NativeStates:
         pairs = any(item.second for item in inputs)
         seconds = np.array([item.second for item in inputs], np.int32) if pairs else None
         if first_only and not any(item.raw or item.pools for item in inputs):
-            firsts = self._encoder(tokens, lengths, seconds, firsts=True)
+            firsts = torch.from_numpy(self._encoder(tokens, lengths, seconds, result="firsts"))
             at = 0
             for group in groups:
                 own = firsts[at : at + group.inputs].unsqueeze(1)
                 at += group.inputs
                 yield own, own
             return
-        states = self._encoder(tokens, lengths, seconds)
+        states = torch.from_numpy(self._encoder(tokens, lengths, seconds))
         for group in groups:
             mine = states[group.first : group.end].view(group.inputs, group.length, -1)
             yield mine, mine[:, :1] if first_only else mine
