@@ -30,7 +30,7 @@ from headway.core.errors import (
     UnknownRequest,
     error_words,
 )
-from headway.core.events import AnyEvent
+from headway.core.events import AnyEvent, Stepped
 from headway.core.request import AnyEmission, NewRequest, Stage, TextRequest
 from headway.engine.loop import Engine, Ports
 from headway.replica.channel import Channel
@@ -73,8 +73,9 @@ class Replica:
         self._events: list[AnyEvent] = []
         self._stopped = False
         self._step_after_ms = 0
+        self._going_on: list[tuple[str, int, str]] = []
         # the plan's story is told before it runs, and messages are taken before its result is entered
-        ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
+        ports = Ports(planned=self._tell_plan, ran=lambda: self._take(0))
         served = [model.served for model in models]
         self.engine = Engine(served, RealClock(), emit=self._events.append, ports=ports, slowdown=max_slowdown)
 
@@ -123,6 +124,11 @@ class Replica:
                 model.durations.save()
 
     def _receive(self, timeout_ms: int) -> None:
+        """`_take`, and tell what came of it."""
+        self._take(timeout_ms)
+        self._tell()
+
+    def _take(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""
         while not self._stopped and self._channel.poll(timeout_ms):
             timeout_ms = 0
@@ -193,6 +199,16 @@ class Replica:
         grammars = self.models[model].grammars
         assert grammars is not None and new.grammar is not None, "a text model has what compiles grammars"
         grammars.start(new.id, new.grammar, new.n)
+
+    def _tell_plan(self) -> None:
+        """What a step is about to do. Where the same go on with the same, as for most tokens, that is told with its
+        result: each message wakes the front, which may share a core with the step."""
+        before, self._going_on = self._going_on, []
+        match self._events:
+            case [Stepped(waits=waits, members=members)] if not waits:
+                self._going_on = [(member.id, member.index, member.doing) for member in members]
+        if not self._going_on or self._going_on != before:
+            self._tell()
 
     def _tell(self, emissions: tuple[AnyEmission, ...] = ()) -> None:
         if self._events or emissions:
