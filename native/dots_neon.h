@@ -1,7 +1,7 @@
-/* Dot products of bytes: AArch64's SDOT where this is compiled for it, else Advanced SIMD alone. */
+/* Dot products of bytes: AArch64's SDOT where `HEADWAY_SDOT` says so, else Advanced SIMD alone. */
 #include "simd_neon.h"
 
-#if defined(__ARM_FEATURE_DOTPROD)
+#if defined(HEADWAY_SDOT)
 #define HEADWAY_DOTS dotprod
 #else
 #define HEADWAY_DOTS neon
@@ -28,7 +28,7 @@ inline Bytes four_inputs(const int8_t *p) {
 }
 inline Spread spread(const int8_t *p) { return four_inputs(p); }
 inline Ints dot(Ints sum, Bytes weight, Spread input) {
-#if defined(__ARM_FEATURE_DOTPROD)
+#if defined(HEADWAY_SDOT)
     return vdotq_s32(sum, weight, input);
 #else
     const int16x8_t low = vmull_s8(vget_low_s8(weight), vget_low_s8(input));

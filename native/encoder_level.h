@@ -66,6 +66,15 @@ void attend_rows(const Whole &whole, int first, int rows, const WholeRoom &room)
         for (int d = 0; d < dim; d += WIDTH) store(room.queries + row * dim + d, mul(load(query + d), scale));
     }
     float tops[QUERIES], totals[QUERIES];
+    if (parts == 1) {
+        attend_to(whole, 0, rows, room, tops, totals);
+        for (int row = 0; row < rows; row++) {
+            const Floats share = set1(1.0f / totals[row]);
+            float *out = whole.out + (first + row) * whole.out_stride;
+            for (int d = 0; d < dim; d += WIDTH) store(out + d, mul(load(room.sums + row * dim + d), share));
+        }
+        return;
+    }
     for (int partition = 0; partition < parts; partition++) {
         attend_to(whole, partition, rows, room, tops, totals);
         for (int row = 0; row < rows; row++) {
@@ -126,6 +135,34 @@ void norm_row(const NormRow &row) {
     }
 }
 
+/* -- pooling */
+
+void mean_rows(const float *x, int count, int size, float *to) {
+    const float share = 1.0f / count;
+    int d = 0;
+    for (; d + WIDTH <= size; d += WIDTH) {
+        Floats total = set1(0.0f);
+        for (int row = 0; row < count; row++) total = add(total, load(x + static_cast<int64_t>(row) * size + d));
+        store(to + d, mul(total, set1(share)));
+    }
+    for (; d < size; d++) {
+        float total = 0.0f;
+        for (int row = 0; row < count; row++) total += x[static_cast<int64_t>(row) * size + d];
+        to[d] = total * share;
+    }
+}
+
+void unit_row(float *x, int size) {
+    Floats squares = set1(0.0f);
+    int d = 0;
+    for (; d + WIDTH <= size; d += WIDTH) squares = fma(load(x + d), load(x + d), squares);
+    float total = sum(squares);
+    for (; d < size; d++) total += x[d] * x[d];
+    const float length = __builtin_sqrtf(total), divisor = length < 1e-12f ? 1e-12f : length;
+    for (d = 0; d + WIDTH <= size; d += WIDTH) store(x + d, div(load(x + d), set1(divisor)));
+    for (; d < size; d++) x[d] /= divisor;
+}
+
 } } }  // namespace
 
 namespace headway {
@@ -135,6 +172,8 @@ const EncoderKernels HEADWAY_NAME(encoder_, HEADWAY_LEVEL) = {
     HEADWAY_LEVEL::whole_floats,
     HEADWAY_LEVEL::attend_whole,
     HEADWAY_LEVEL::norm_row,
+    HEADWAY_LEVEL::mean_rows,
+    HEADWAY_LEVEL::unit_row,
 };
 
 } // namespace headway

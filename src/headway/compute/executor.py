@@ -88,6 +88,22 @@ class Executor(Protocol):
     def run(self, plan: StepPlan) -> StepResult: ...
 
 
+class HostBytes(Protocol):
+    """Slots of host memory, one block in each."""
+
+    def bytes(self, slot: int) -> memoryview:
+        """The bytes of one slot, to be read or written by whoever moves it elsewhere."""
+        ...
+
+
+class TieredExecutor(Executor, Protocol):
+    """An executor that copies blocks between its pool and slots of host memory, as plans name them."""
+
+    def keep_outside(self, slots: int) -> HostBytes:
+        """Have host memory for `slots` blocks outside the pool, once. Returns it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sketch:
     """A small picture of a latent: three bytes for each pixel, row by row."""

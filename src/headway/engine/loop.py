@@ -145,6 +145,12 @@ class Engine:
         model.recovery.arrived(new.positions)
         return request
 
+    def turned_away(self, model: str, requests: int) -> None:
+        """So many requests for a model were turned away before they came here, since too many wait: what is told of
+        a cut of admission counts them. Unknown models are ignored."""
+        if model in self.models:
+            self.models[model].recovery.turned_away(requests)
+
     def supply(self, request_id: str, what: Input, content: object) -> None:
         """Something that a request awaited is there: for a grammar, one guide for each of its sequences. With the
         last of it the request queues at the place that its arrival gives it. Raises UnknownRequest when no live

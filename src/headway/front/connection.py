@@ -8,6 +8,8 @@ import secrets
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
@@ -27,9 +29,17 @@ if sys.platform == "linux":
 #: Bytes of a request's line and headers.
 _MOST_HEAD_BYTES = 64 << 10
 _INVALID = "it is not valid HTTP/1.1, or its headers are too long"
+#: What is read at a time.
+_READ_BYTES = 64 << 10
 
 
-class Connection(HttpToolsProtocol):
+def connections(limits: ServeLimits) -> Callable[..., Connection]:
+    """What makes the connections of one event loop. They read into one buffer, whose content each has taken before
+    another reads: a new one for each read costs more than the system call."""
+    return partial(Connection, limits=limits, read=memoryview(bytearray(_READ_BYTES)))
+
+
+class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     """Lets the application see whether a client reads (`Outgoing`), and ends the connection of one that does not:
     closing it would wait for that client.
 
@@ -39,9 +49,9 @@ class Connection(HttpToolsProtocol):
 
     What is wrong is answered in its turn: not before the answers to what came before it."""
 
-    def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, **rest: Any) -> None:
+    def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, read: memoryview, **rest: Any) -> None:
         super().__init__(app_state=app_state | {OUTGOING: self}, **rest)
-        self._limits = limits
+        self._limits, self._read = limits, read
         self._late: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the request whose headers are not complete; 0 between requests
         self._begun = 0  # requests in the bytes that came last
@@ -56,6 +66,12 @@ class Connection(HttpToolsProtocol):
         self._await_request()
         if len(self.connections) > self._limits.max_connections:
             self._make_room()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._read[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.api.answers.never import Wanted
+from headway.api.bodies.heeded import ignored_header
 from headway.api.bodies.overlong import refuse_over_long
 from headway.api.bodies.prompts import chat_prompt
 from headway.api.bodies.reading import as_struct, read_aside, read_object
@@ -52,7 +53,7 @@ async def tokenize(request: Request) -> Response:
         model = front.text_model(model.name)
         chat = await chat_prompt(model, body.messages, body, read_tools(body.tools, None, None))
         text, add_bos = chat.text, bool(body.add_special_tokens)  # a template spells its own begin token
-        headers = {"headway-ignored": ", ".join(chat.ignored)} if chat.ignored else {}
+        headers = ignored_header(chat.ignored)
     field = "prompt" if body.messages is None else "messages"
     await refuse_over_long(front, model, [(text, Wanted(0, None, prompt_field=field))])
     if isinstance(model, FrontEncoder):

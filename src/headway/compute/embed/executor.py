@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from headway.artifacts.files import ModelFiles, Modules
 from headway.compute.embed.formats import FORMATS, choose_weights, multiplies_bf16
-from headway.compute.embed.pooling import Scores, Vectors, check_stages
+from headway.compute.embed.pooling import Rows, Scores, Vectors, check_stages
 from headway.compute.embed.shares import Shares
 from headway.compute.embed.smoothing import smoothed
-from headway.compute.embed.states import NativeStates, TorchStates, WholeInputs, groups_of
+from headway.compute.embed.states import NativeStates, TorchStates, WholeInputs
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
-from headway.compute.finite import rows_not_finite
+from headway.compute.finite import all_finite
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.models.encoder import Encoder, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
@@ -133,30 +134,17 @@ class EncoderExecutor:
     @torch.inference_mode()
     def _evaluate(self, inputs: Sequence[Evaluate]) -> list[tuple[Vector, bool]]:
         """What comes of `inputs`, sorted by length, and whether it is finite."""
-        groups = groups_of([len(item.tokens) for item in inputs])
-        found: list[tuple[Vector, bool]] = []
-        found_states = self._states(inputs, groups, first_only=self._stages.first_only)
-        for group, (states, firsts) in zip(groups, found_states, strict=True):
-            of_group = inputs[len(found) : len(found) + group.inputs]
-            plain = [row for row, item in enumerate(of_group) if not item.raw and not item.pools]
-            vectors = iter(self._plain(firsts if len(plain) == group.inputs else firsts[plain]) if plain else ())
-            for row, item in enumerate(of_group):
-                if item.raw or item.pools:
-                    rows = states[row] if item.raw else self._ranges(states[row], item.pools)
-                    found.append((Vector(rows.numpy().tobytes()), not rows_not_finite(rows)))
-                else:
-                    found.append(next(vectors))
-        return found
+        states = self._states(inputs, first_only=self._stages.first_only)
+        found = [self._pooled(item, *each) for item, each in zip(inputs, states, strict=True)]
+        return [(Vector(rows.tobytes()), all_finite(rows)) for rows in found]
 
-    def _plain(self, states: torch.Tensor) -> list[tuple[Vector, bool]]:
-        """The vectors of whole inputs of one length, [inputs, positions, hidden]."""
-        vectors = self._stages(states)
-        spoiled = set(rows_not_finite(vectors))
-        return [(Vector(values.tobytes()), row not in spoiled) for row, values in enumerate(vectors.numpy())]
-
-    def _ranges(self, states: torch.Tensor, pools: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """One vector for each range of positions of `states` [positions, hidden]: [ranges, values]."""
-        return torch.cat([self._stages(states[start:end].unsqueeze(0)) for start, end in pools])
+    def _pooled(self, item: Evaluate, states: Rows, whole: Rows) -> Rows:
+        """What leaves of an input, of whose `states` those of `whole` are pooled as a whole."""
+        if item.raw:
+            return states
+        if item.pools:
+            return np.stack([self._stages(states[start:end]) for start, end in item.pools])
+        return self._stages(whole)
 
 
 def _states(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], weights: str, native: str) -> WholeInputs:

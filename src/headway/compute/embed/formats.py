@@ -34,14 +34,14 @@ def choose_weights(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], stage
     narrow = Encoder(spec, tensors, products)
     expected, found = trial_states(plain), trial_states(narrow, products.rows)
     alike = (
-        F.cosine_similarity(stages(one), stages(other))
-        for one, other in zip(_stacked(expected), _stacked(found), strict=True)
+        F.cosine_similarity(_vector(stages, one), _vector(stages, other), dim=0)
+        for one, other in zip(expected, found, strict=True)
     )
     return "bf16" if all(float(cosine) >= BOUND for cosine in alike) else "fp32"
 
 
-def _stacked(states: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [each.unsqueeze(0) for each in states]
+def _vector(stages: Vectors, states: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(stages(states.numpy()))
 
 
 def multiplies_bf16() -> bool:

@@ -20,7 +20,7 @@ from headway.compute.native.library import LEVELS, Library
 from headway.compute.native.pool import Pool
 from headway.core.plan import Span
 
-_FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 #: After a layer's attention the next call is a fraction of a millisecond away; a thread that sleeps takes some 50 µs
 #: to wake, and one that spins keeps a processor from the products between.
 SPIN_US = 20
@@ -68,7 +68,7 @@ class NativeAttention:
             kv_heads=spec.kv_heads,
             head_dim=spec.head_dim,
             block_tokens=state.block_tokens,
-            state_format=_FORMATS[state.dtype],
+            state_format=_FORMATS[state.format.dtype],
             slots=state.blocks * state.block_tokens,
             state=state.data_ptr(),
             cosines=rotary.cosines.data_ptr(),

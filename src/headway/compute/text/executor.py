@@ -20,13 +20,14 @@ from headway.compute.kernels.linear import choose_weights
 from headway.compute.kernels.paged import Attention, paged_attention
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import HostSlots, PagedState
+from headway.compute.kernels.state_format import STATE_FORMATS
 from headway.compute.models.decoder import StepInput
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling.choose import choose
 from headway.compute.sampling.logprobs import report
 from headway.compute.text.decoders import ROUNDED_FROM, Ready, ready
 from headway.compute.text.logit_rows import answers, logit_rows, spans_of
-from headway.compute.text.weights import DTYPES, Progress, load_tensors
+from headway.compute.text.weights import Progress, load_tensors
 from headway.core.errors import ConfigError
 from headway.core.plan import Span, SpanResult, Spent, StepPlan, StepResult, TokenLogprob
 
@@ -38,17 +39,18 @@ Pairs: TypeAlias = Sequence[tuple[int, int]]
 
 
 def state_format(state: str, weights: str) -> str:
-    """`auto` resolved: fp32 with fp32 weights, else bf16. Raises ConfigError for a format not implemented."""
+    """`auto` resolved: fp32 with fp32 weights, else bf16. Raises ConfigError for a format that is none of them."""
     if state == "auto":
         return "fp32" if weights == "fp32" else "bf16"
-    if state not in DTYPES:
-        raise ConfigError("--state", f"{state} is not implemented for text models; use auto, fp32 or bf16")
+    if state not in STATE_FORMATS:
+        known = ", ".join(("auto", *STATE_FORMATS))
+        raise ConfigError("--state", f"{state!r} is not one of {known}")
     return state
 
 
 def block_bytes(spec: DecoderSpec, block_tokens: int, state: str) -> int:
-    """Bytes of one block's keys and values, all layers; `state` is fp32 or bf16."""
-    return 2 * spec.layers * spec.kv_heads * spec.head_dim * block_tokens * DTYPES[state].itemsize
+    """Bytes of one block's keys and values, all layers, scales included; `state` is one of `STATE_FORMATS`."""
+    return 2 * spec.layers * spec.kv_heads * block_tokens * STATE_FORMATS[state].head_bytes(spec.head_dim)
 
 
 def pool_blocks(spec: DecoderSpec, block_tokens: int, state: str, memory_bytes: int) -> int:
@@ -126,7 +128,7 @@ class TextExecutor:
             check_free(spec, blocks, block_tokens, state)
             loaded = load_tensors(spec, files, ROUNDED_FROM.get(weights, weights), cache, progress)
             probes = KeptProbes.open(cache / files.revision)
-            paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
+            paged = PagedState(spec, blocks, block_tokens, STATE_FORMATS[state])
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
             attention = paged_attention(rotary, paged, native)
             made = ready(spec, loaded, weights, attention, probes)

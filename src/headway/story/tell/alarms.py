@@ -74,4 +74,4 @@ def _kept(rejected: Demand, keeps: str) -> str:
     if not rejected.requests:
         return ""
     demand = f"{rejected.requests:,.2f} requests and {rejected.positions:,.0f} prompt positions a second"
-    return f", which {keeps} {demand} waiting"
+    return f", which {keeps} out {demand}"
