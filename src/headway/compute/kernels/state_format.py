@@ -15,8 +15,9 @@ class StateFormat:
     """`name` as `--state` has it; `dtype` of the numbers; with `scaled`, a bf16 scale follows the head's numbers.
 
     A scale is the head's largest magnitude over 127, rounded up to a bf16, so that every number is at most 127
-    scales; each is held as the nearest whole number of them, ties to even. (One scale for each token and head, as in KIVI,
-    Liu et al. 2024, for values; here for keys too.) A head with a number that is not finite has NaN as its scale.
+    scales; each is held as the nearest whole number of them, ties to even. (One scale for each token and head, as
+    in KIVI, Liu et al. 2024, for values; here for keys too.) A head with a number that is not finite has NaN as its
+    scale.
     """
 
     name: str
