@@ -282,6 +282,7 @@ class Planner:
     def _drop(self, victim: Request, by: Request) -> None:
         lost = self._pattern.lose(victim)
         self._queues.drop(victim)
+        self._model.repeats.forget(victim.id)
         self._emit(ReloadDropped(at=self._at, step=self._step, id=victim.id, by=by.id, blocks=lost.space))
 
     # -- the queue -------------------------------------------------------------------------------------------
