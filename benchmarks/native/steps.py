@@ -2,9 +2,9 @@
 `python benchmarks/native/steps.py`.
 
 Each shape is run by every side (`WEIGHTS:NATIVE` or `WEIGHTS:NATIVE:STATE`, as these options have it) in turn, in one
-process, over and over; what counts is the ratio within a round. Prints the median step of each
-side, its positions per second, and the median of the ratios with their quartiles; absolute times are those of this machine at this moment. `--json FILE`
-keeps it all.
+process, over and over; what counts is the ratio within a round. Prints the median step of each side, its positions
+per second, and the median of the ratios with their quartiles; absolute times are those of this machine at this
+moment. `--json FILE` keeps it all.
 """
 
 from __future__ import annotations
