@@ -366,9 +366,7 @@ class Engine:
             return ""
         return f"{planner.head} waits by the rule {wait.rule} ({wait.short} {wait.unit} short), and nothing runs"
 
-    def _note(
-        self, model: ServedModel, tried: str, request_id: str, wait: Wait, at: int, apart_ns: int = 0
-    ) -> int:
+    def _note(self, model: ServedModel, tried: str, request_id: str, wait: Wait, at: int, apart_ns: int = 0) -> int:
         """Something was tried and moved nothing. How often in a row (see `Repeats.note`); the time that makes it no
         progress is told."""
         times = model.repeats.note(tried, request_id, wait, at, apart_ns)

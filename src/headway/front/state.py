@@ -21,7 +21,7 @@ from headway.front.ids import plain_ids
 from headway.front.inbox import Arrivals, End, Inbox
 from headway.front.limits import ServeLimits
 from headway.front.looks import Looks
-from headway.front.models import front_model
+from headway.front.models import FrontModel, front_model
 from headway.front.quota import Claim, WaitingQuota
 from headway.front.served import ServedModels
 from headway.replica.link import Link
