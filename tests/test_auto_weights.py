@@ -170,7 +170,7 @@ def test_another_version_or_other_kernels_are_measured_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     kept, kernels = KeptTrials(tmp_path), ("avx2", "avxvnni")
-    assert kept.measured(kernels, "bf16", Trial("t", lambda: []), lambda: (1.0,)) == (1.0,)
+    assert kept.measured(kernels, "bf16", Trial("t", list), lambda: (1.0,)) == (1.0,)
     assert KeptTrials(tmp_path).measured(kernels, "bf16", UNTOUCHED, lambda: (2.0,)) == (1.0,)
     if change == "version":
         monkeypatch.setattr(int8_trial.headway, "__version__", "0.0.0")
@@ -180,7 +180,7 @@ def test_another_version_or_other_kernels_are_measured_anew(
         kernels = ("avx512", "avx512vnni")
     else:
         monkeypatch.setattr(int8_trial, "ABI", -1)
-    assert KeptTrials(tmp_path).measured(kernels, "bf16", Trial("t", lambda: []), lambda: (2.0,)) == (2.0,)
+    assert KeptTrials(tmp_path).measured(kernels, "bf16", Trial("t", list), lambda: (2.0,)) == (2.0,)
 
 
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "int8", "int4"])

@@ -6,8 +6,8 @@ from headway.core.verdict import Wait
 
 #: So many times in a row.
 TIMES = 3
-#: What comes from outside the step is looked at all the time, and may be slow: looks count that are so far apart.
-#: So nothing has come for a minute, as for `/health`.
+#: What comes from outside the step is looked at all the time, and may be slow: looks at it count that are so far
+#: apart. So nothing may have come for a minute, as for `/health`.
 APART_NS = 30_000_000_000
 
 
