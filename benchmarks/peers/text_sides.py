@@ -145,7 +145,8 @@ class Running:
                 self.ask("about")
             else:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-                    connection.sendall(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+                    path = b"/ready" if self.name.startswith("headway") else b"/health"
+                    connection.sendall(b"GET " + path + b" HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
                     return b" 200 " in connection.recv(64)
         except OSError:
             return False
