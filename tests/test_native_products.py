@@ -39,7 +39,8 @@ def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def two_digits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Whole numbers and the scales of rows of inputs, which the largest is a whole multiple of, from 127 to 32,639.
-    Those beyond 127 have a second digit: at most one step of four inputs for each 64 inputs, and the rest of these."""
+    Those beyond 127 have a second digit: at most one step of four inputs for each 64 inputs, and the rest of
+    these."""
     size, most_far = x.shape[1], -(-x.shape[1] // 64)
     top = x.abs().amax(1).clamp_min(1e-30)
     bound = ((NEAR * (x.abs().sum(1) / size)).view(torch.int32) & ~0xFFFFF).view(torch.float32)
