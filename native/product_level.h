@@ -175,28 +175,29 @@ inline Floats gelu(Floats x) {
     return mul(above, fma(y, bounded, set1(0.5f)));
 }
 
-/* A row's columns of a panel: scaled, with bias. */
-inline void scale_row(float *sums, int columns, const float *scales, const float *biases) {
-    for (int j = 0; j < columns; j += WIDTH)
-        store(sums + j, add(mul(load(sums + j), load(scales + j)), load(biases + j)));
+/* out = of(j), or with ADD out += of(j), for each vector of columns from j, up to `valid`. */
+template <bool ADD, typename Of> inline void write(float *out, int valid, const Of &of) {
+    int j = 0;
+    for (; j + WIDTH <= valid; j += WIDTH) store(out + j, ADD ? add(load(out + j), of(j)) : of(j));
+    if (j == valid) return;
+    float rest[WIDTH];
+    store(rest, of(j));
+    for (int i = 0; j + i < valid; i++) out[j + i] = ADD ? out[j + i] + rest[i] : rest[i];
 }
 
-void end_row(const Block &block, float *sums, float *out, int valid) {
-    switch (block.ending) {
+/* A row's columns of a panel: scaled, with bias, and what becomes of them. */
+inline void end_row(Ending ending, const float *sums, const float *scales, const float *biases, float *out, int valid) {
+    const auto scaled = [&](int j) { return add(mul(load(sums + j), load(scales + j)), load(biases + j)); };
+    switch (ending) {
     case PLAIN:
-        break;
+        return write<false>(out, valid, scaled);
     case GELU:
-        for (int j = 0; j < block.columns; j += WIDTH) store(sums + j, gelu(load(sums + j)));
-        break;
+        return write<false>(out, valid, [&](int j) { return gelu(scaled(j)); });
     case GATED:
-        for (int j = 0; j < HALF; j += WIDTH) store(sums + j, mul(silu(load(sums + j)), load(sums + HALF + j)));
-        break;
+        return write<false>(out, valid, [&](int j) { return mul(silu(scaled(j)), scaled(HALF + j)); });
     case ADDED:
-        for (int j = 0; j < valid; j++) out[j] += sums[j];
-        return;
+        return write<true>(out, valid, scaled);
     }
-    for (int j = valid / WIDTH * WIDTH; j < valid; j++) out[j] = sums[j];
-    for (int j = 0; j + WIDTH <= valid; j += WIDTH) store(out + j, load(sums + j));
 }
 
 void end_rows(const Block &block, int row, int rows, float *sums) {
@@ -207,8 +208,8 @@ void end_rows(const Block &block, int row, int rows, float *sums) {
     const int most = weights.gated ? static_cast<int>(HALF) : block.columns;
     const int valid = left < most ? static_cast<int>(left) : most;
     for (int r = 0; r < rows; r++, sums += PANEL) {
-        scale_row(sums, block.columns, weights.scales + column, weights.biases + column);
-        end_row(block, sums, block.out + (row + r) * block.stride + to, valid);
+        float *out = block.out + (row + r) * block.stride + to;
+        end_row(block.ending, sums, weights.scales + column, weights.biases + column, out, valid);
     }
 }
 

@@ -198,12 +198,12 @@ def test_numbers_far_from_the_others_have_second_digits(dots, shape, bits):
     expected = reference(x, weight, None, bits)
     size = x.norm(dim=1, keepdim=True) * weight.norm(dim=1)
     assert bool(((found - expected).abs() <= 3e-7 * size).all())
-    # One scale by the largest of the row would leave a third of the others.
+    # One scale by the largest of the row would round the others away by more.
     near = x[2].abs() < 4
     errors = (whole * scales - x)[2][near].norm() / x[2][near].norm()
     alone = x[2].abs().max() / 127
     errors_alone = ((x[2] / alone).round() * alone - x[2])[near].norm() / x[2][near].norm()
-    assert float(errors) < 0.05 and float(errors_alone) > 0.3
+    assert float(errors) < 0.05 and float(errors_alone) > 0.1
 
 
 @WITH_EVERY_DOT
