@@ -24,8 +24,8 @@ extern "C" {
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
 
-/* Number formats. */
-enum { HEADWAY_FP32 = 0, HEADWAY_BF16 = 1 };
+/* Number formats. HEADWAY_INT8 is for state alone: whole numbers, and behind those of a head one scale for them. */
+enum { HEADWAY_FP32 = 0, HEADWAY_BF16 = 1, HEADWAY_INT8 = 2 };
 
 HEADWAY_API int32_t headway_abi(void);
 
@@ -54,7 +54,10 @@ typedef struct headway_attention headway_attention;
 /* A model's attention and where its state lies.
  *
  * state         layers one after another, each [2 * kv_heads, slots, head_dim]: keys of all heads, then values;
- *               borrowed until headway_attention_close
+ *               borrowed until headway_attention_close. In int8 a head of a slot takes head_dim + 2 bytes: numbers
+ *               from -127 to 127, the nearest multiples of a scale, then the scale, a bf16: the head's largest
+ *               magnitude / 127, rounded up; NaN where a number is not finite. A step reads its own positions, too, as
+ *               they are held
  * slots         blocks * block_tokens
  * cosines, sines   [rope_positions, head_dim], the sign of the first half's sine folded in; borrowed likewise.
  *               A head x turns into x * cosine + roll(x, head_dim / 2) * sine. NULL: heads come turned

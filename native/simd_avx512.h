@@ -23,6 +23,9 @@ inline Floats load(const uint16_t *p) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
+inline Floats as_floats(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+}
 /* The first `count` lanes of x, the others of y. */
 inline Floats first(int count, Floats x, Floats y) {
     return _mm512_mask_blend_ps(static_cast<__mmask16>((1u << count) - 1), y, x);

@@ -34,6 +34,7 @@ inline float from_bits(uint32_t bits) {
     return x;
 }
 inline Floats load(const uint16_t *p) { HEADWAY_LANES(from_bits(static_cast<uint32_t>(p[i]) << 16)); }
+inline Floats as_floats(const int8_t *p) { HEADWAY_LANES(p[i]); }
 /* The first `count` lanes of x, the others of y. */
 inline Floats first(int count, Floats x, Floats y0) { HEADWAY_LANES(i < count ? x.lane[i] : y0.lane[i]); }
 /* Zero where a < b, else x (also where either is NaN). */

@@ -39,6 +39,7 @@ inline float wide(uint16_t x) {
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 }
+inline float wide(int8_t x) { return x; }
 inline void narrow(float x, float *to) { *to = x; }
 /* To nearest, ties to even; NaN becomes the quiet one. */
 inline void narrow(float x, uint16_t *to) {

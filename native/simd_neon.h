@@ -20,6 +20,12 @@ inline Floats fma(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
 inline Floats max(Floats a, Floats b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 inline Floats min(Floats a, Floats b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 inline Floats load(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+inline Floats as_floats(const int8_t *p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
 /* The first `count` lanes of x, the others of y. */
 inline Floats first(int count, Floats x, Floats y) {
     const int32_t lanes[4] = {0, 1, 2, 3};

@@ -20,7 +20,7 @@ from typing import Any
 
 from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
-from headway.core.config import Environment, yielding_threads
+from headway.core.config import NATIVE, Environment, yielding_threads
 from headway.core.plan import Span
 from headway.text.tokenizer import Tokenizer
 
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=50_000)
     parser.add_argument("--skip", type=int, default=100_000, help="characters before the first window")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--native", default="auto", choices=NATIVE)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     cache = Cache.at(Environment.read().cache)
@@ -52,7 +53,7 @@ def main() -> None:
         weights, state = side.split(":")
         executor = TextExecutor.load(
             files, cache=cache.converted, blocks=WINDOW // BLOCK_TOKENS, weights=weights, state=state,
-            block_tokens=BLOCK_TOKENS, threads=args.threads,
+            block_tokens=BLOCK_TOKENS, threads=args.threads, native=args.native,
         )  # fmt: skip
         losses, likeliest = zip(*_read(executor, windows), strict=True)
         expected = expected or list(likeliest)

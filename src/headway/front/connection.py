@@ -8,6 +8,8 @@ import secrets
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
@@ -27,9 +29,17 @@ if sys.platform == "linux":
 #: Bytes of a request's line and headers.
 _MOST_HEAD_BYTES = 64 << 10
 _INVALID = "it is not valid HTTP/1.1, or its headers are too long"
+#: What is read at a time.
+_READ_BYTES = 64 << 10
 
 
-class Connection(HttpToolsProtocol):
+def connections(limits: ServeLimits) -> Callable[..., Connection]:
+    """What makes the connections of one event loop. They read into one buffer, whose content each has taken before
+    another reads: a new one for each read costs more than the system call."""
+    return partial(Connection, limits=limits, read=memoryview(bytearray(_READ_BYTES)))
+
+
+class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     """Lets the application see whether a client reads (`Outgoing`), and ends the connection of one that does not:
     closing it would wait for that client.
 
@@ -39,14 +49,16 @@ class Connection(HttpToolsProtocol):
 
     What is wrong is answered in its turn: not before the answers to what came before it."""
 
-    def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, **rest: Any) -> None:
+    def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, read: memoryview, **rest: Any) -> None:
         super().__init__(app_state=app_state | {OUTGOING: self}, **rest)
-        self._limits = limits
+        self._limits, self._read = limits, read
         self._late: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the request whose headers are not complete; 0 between requests
         self._begun = 0  # requests in the bytes that came last
         self._in_body = False
         self._wrong = ""  # why nothing more is read
+        self._lost = False
+        self._when_gone: Callable[[], None] | None = None
         self.silent_since = self.loop.time()
 
     # -- what comes ------------------------------------------------------------------------------------------
@@ -56,6 +68,12 @@ class Connection(HttpToolsProtocol):
         self._await_request()
         if len(self.connections) > self._limits.max_connections:
             self._make_room()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._read[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -145,6 +163,8 @@ class Connection(HttpToolsProtocol):
         self._in_time()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._lost = True
+        self._tell_gone()
 
     @property
     def silent(self) -> bool:
@@ -230,7 +250,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"".join([status, *lines, b"\r\n", bytes(response.body)]))
         self.transport.close()
 
-    # -- how it is read by the client -------------------------------------------------------------------------
+    # -- how it is read by the client, and left -------------------------------------------------------------------
 
     @property
     def blocked(self) -> bool:
@@ -249,3 +269,13 @@ class Connection(HttpToolsProtocol):
         if (connection := self.transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Of several requests in a row one is answered at a time, so there is one call at most."""
+        self._when_gone = call
+        if call is not None and self._lost:
+            self.loop.call_soon(self._tell_gone)
+
+    def _tell_gone(self) -> None:
+        if self._when_gone is not None:
+            self._when_gone()
