@@ -281,13 +281,7 @@ void headway_encoder::round_row(const float *x, int64_t size, int row, Inputs &t
     rounding.norm = nullptr;
     rounding.eps = 0;
     rounding.size = size;
-    const Rounded rounded = to.rounded.from(row);
-    rounding.padded = rounded.stride;
-    rounding.bf16 = 0;
-    rounding.whole = rounded.whole;
-    rounding.scales = rounded.scales;
-    rounding.sums = rounded.sums;
-    rounding.offsets = rounded.offsets;
+    rounding.to = to.rounded.from(row);
     rounding.scratch = room.scratch + shape.hidden;
     products->round(rounding);
 }

@@ -18,6 +18,7 @@ from headway.compute.models.encoder_spec import EncoderSpec
 from headway.compute.native.encoder import NativeEncoder, _Shape, not_covered
 from headway.compute.native.library import DOTS_OF, Absent
 from native_library import FOUND, LEVELS, library
+from test_native_products import rounded_inputs
 
 WAYS = (
     [("absent", "absent")]
@@ -76,8 +77,7 @@ def exact_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     offset = torch.zeros(len(weight)) if bias is None else bias
 
     def product(x: torch.Tensor) -> torch.Tensor:
-        inputs = torch.cat([whole.double() * own for whole, own in map(quantised, x.split(32, 1))], 1)
-        return (inputs @ (rounded.double() * scales).T).float() + offset
+        return (rounded_inputs(x).double() @ (rounded.double() * scales).T).float() + offset
 
     return product
 

@@ -18,6 +18,8 @@ WITH_EVERY_DOT = pytest.mark.parametrize("dots", FOUND_DOTS)
 #: (outputs, inputs): of the default model, and sizes that leave a rest.
 SHAPES = [(960, 576), (576, 1536), (64, 64), (98, 48), (33, 7), (1, 1), (130, 65)]
 OF_BOTH_SIZES = pytest.mark.parametrize("bits", [8, 4])
+#: See native/product_level.h.
+NEAR = 6
 AT_SHAPES = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -35,9 +37,22 @@ def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x * (torch.full_like(top, 127) / top)).round(), top / 127
 
 
+def two_digits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers and the scales of rows of inputs, which the largest number is a whole multiple of, from 127 to
+    32,639. What is beyond 127 has a second digit: at most one input for each 64, or 63 more."""
+    size, most_far = x.shape[1], -(-x.shape[1] // 64)
+    top = x.abs().amax(1).clamp_min(1e-30)
+    mean = (NEAR * (x.abs().sum(1) / size)).view(torch.int32)
+    bound = (mean & ~0xFFFFF).view(torch.float32)
+    while bool((over := (bound < top) & ((x.abs() > bound[:, None]).sum(1) > most_far)).any()):
+        bound = torch.where(over, bound * 1.25, bound)
+    scales = (top / (127 * (top / bound)).floor().clamp(127, 32639))[:, None]
+    return (x * (1 / scales)).round(), scales
+
+
 def rounded_inputs(x: torch.Tensor) -> torch.Tensor:
-    """Each 32 numbers of a row as whole multiples of a scale of their own."""
-    return torch.cat([whole * scales for whole, scales in map(rounded, x.split(32, 1))], 1)
+    whole, scales = two_digits(x)
+    return whole * scales
 
 
 def rounded_in_groups(weight: torch.Tensor) -> torch.Tensor:

@@ -160,6 +160,25 @@ def test_a_reload_starts_only_once_all_blocks_are_reserved():
     assert len(told(world, ReloadStarted)) == 1 and world.said["again", 0] == world.expected("again", 0, 3)
 
 
+def test_no_more_reloads_are_begun_than_there_are_seats_for_those_who_await_them():
+    """Ten would find the same; space and seats are there for all of them, one after the other."""
+    world = tiered(blocks=100, disk_slots=300, host_slots=30, staging=True)
+    tokens = evicted(world, 40)
+    world.disk.delay = 20
+    for number in range(10):
+        world.add(f"again {number}", [*tokens, number], max_tokens=2)
+    world.step()
+    queues = world.model.queues
+    assert [request.id for request in queues.reloading] == [f"again {number}" for number in range(4)]
+    wait = world.engine.requests["again 4"].verdict
+    assert (wait.on, wait.rule, wait.need, wait.have, wait.short) == ("turn", "seats", 1, 0, 1)
+    world.add("nothing of it", 20, max_tokens=2)
+    world.step()
+    assert world.said["nothing of it", 0], "who needs no reload has the seat meanwhile"
+    world.run()
+    assert all(world.said[f"again {i}", 0] == world.expected(f"again {i}", 0, 2) for i in range(10))
+
+
 def test_a_resumed_request_regains_what_was_reloaded():
     world = World(blocks=9, block_tokens=4, seats=2, step_tokens=64, host_slots=40)
     world.add("a", 12, max_tokens=16)

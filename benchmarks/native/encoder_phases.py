@@ -1,9 +1,9 @@
 """Where an encoder's time goes: `python benchmarks/native/encoder_phases.py [MODEL]`.
 
-Steps of texts of `--tokens` random tokens, by int8 weights. Of each number of texts (`--texts`), milliseconds for each
-text, the least of the rounds: `cpu` and `wall` are the process's in the executor's steps; the parts are those that the
-native library tells apart, of all its threads together; `python` is what an executor's step takes beside the library's
-call. One text is shared by all threads; more are shared out among them.
+Steps of texts of `--tokens` random tokens, by int8 weights. Of each number of texts (`--texts`), milliseconds for
+each text, the least of the rounds: `cpu` and `wall` are the process's in the executor's steps; the parts are those
+that the native library tells apart, of all its threads together; `python` is what an executor's step takes beside the
+library's call. One text is shared by all threads; more are shared out among them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""How much quicker the native kernels make a step, rounded weights and rounded state: `python benchmarks/native/steps.py`.
+"""How much quicker the native kernels, rounded weights and rounded state make a step:
+`python benchmarks/native/steps.py`.
 
-Each shape is run by every side (`WEIGHTS:NATIVE` or `WEIGHTS:NATIVE:STATE`, as these options have it) in turn, in one process, over and
-over; what counts is the ratio within a round. Prints the median step of each side, its positions per second, and the
-median of the ratios with their quartiles; absolute times are those of this machine at this moment. `--json FILE`
-keeps it all.
+Each shape is run by every side (`WEIGHTS:NATIVE` or `WEIGHTS:NATIVE:STATE`, as these options have it) in turn, in one
+process, over and over; what counts is the ratio within a round. Prints the median step of each side, its positions
+per second, and the median of the ratios with their quartiles; absolute times are those of this machine at this
+moment. `--json FILE` keeps it all.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ def _load(args: argparse.Namespace, side: str, blocks: int) -> TextExecutor:
     weights, native, state = (*side.split(":"), "auto")[:3]
     cache: Path | None = Environment.read().cache
     return TextExecutor.load(
-        resolve(args.model, cache=cache), cache=Cache.at(cache).converted, blocks=blocks, weights=weights, state=state,
-        block_tokens=BLOCK_TOKENS, threads=args.threads, native=native, max_step_positions=4096,
+        resolve(args.model, cache=cache), cache=Cache.at(cache).converted, blocks=blocks, weights=weights,
+        state=state, block_tokens=BLOCK_TOKENS, threads=args.threads, native=native, max_step_positions=4096,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import time
 from pathlib import Path
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=24 << 10, help="that each side's cache holds")
     args = parser.parse_args()
     args.folder = args.folder.resolve()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was started beside ends too
     if args.what == "setup":
         from text_setup import setup
 

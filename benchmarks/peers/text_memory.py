@@ -28,7 +28,7 @@ def measure_memory(args: argparse.Namespace, gguf: Path, samples: Samples) -> No
                 load(args, found, concurrent, seed=concurrent)
             pool = json.load(urllib.request.urlopen(f"http://127.0.0.1:{found.port}/v1/pool"))
             told = (args.folder / "run" / f"{found.name}.log").read_text()
-            size = re.search(r"([\d.,]+) (MiB|GiB) in \w+, held once", told)
+            size = re.search(r"([\d.,]+) (MiB|GiB) in \w+, held once", told.replace("\n", " "))
             assert size is not None, told
             weights_mib = float(size[1].replace(",", "")) * (1024 if size[2] == "GiB" else 1)
             replica = [pid for pid in family(found.pid) if b"headway.replica.process" in _words(pid)]

@@ -57,6 +57,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._begun = 0  # requests in the bytes that came last
         self._in_body = False
         self._wrong = ""  # why nothing more is read
+        self._lost = False
+        self._when_gone: Callable[[], None] | None = None
         self.silent_since = self.loop.time()
 
     # -- what comes ------------------------------------------------------------------------------------------
@@ -161,6 +163,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._in_time()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._lost = True
+        self._tell_gone()
 
     @property
     def silent(self) -> bool:
@@ -246,7 +250,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self.transport.write(b"".join([status, *lines, b"\r\n", bytes(response.body)]))
         self.transport.close()
 
-    # -- how it is read by the client -------------------------------------------------------------------------
+    # -- how it is read by the client, and left -------------------------------------------------------------------
 
     @property
     def blocked(self) -> bool:
@@ -265,3 +269,13 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if (connection := self.transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Of several requests in a row one is answered at a time, so there is one call at most."""
+        self._when_gone = call
+        if call is not None and self._lost:
+            self.loop.call_soon(self._tell_gone)
+
+    def _tell_gone(self) -> None:
+        if self._when_gone is not None:
+            self._when_gone()

@@ -111,12 +111,12 @@ class DiskSlab:
     def read(self, slot: int, key: bytes, block: memoryview) -> None:
         """Fill `block` with the block of `key`, which lies in `slot`. Raises Unreadable."""
         try:
-            read = os.preadv(self._file, [block], slot * self._stride + _HEADER_BYTES)
+            os.preadv(self._file, [block], slot * self._stride + _HEADER_BYTES)
             header = self._header(slot)
         except OSError as error:
             raise Unreadable("read", f"slot {slot} cannot be read: {error.strerror}") from error
         wanted = (_MAGIC, self._identity, key)
-        if header is None or header[:3] != wanted or read != len(block) or header[5] != digest(block):
+        if header is None or header[:3] != wanted or header[5] != digest(block):
             raise Unreadable("checksum", f"slot {slot} does not hold the block that was written to it")
 
     def erase(self, slot: int) -> None:

@@ -86,6 +86,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            weights_why=self.facts.weights_why,
             state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,

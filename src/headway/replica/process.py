@@ -85,7 +85,7 @@ class Replica:
             if self.engine.idle:
                 self._keep()
             idle_ms = _AWAITING_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
-            self._receive(idle_ms if self.engine.idle else self._step_after_ms)
+            self._take(idle_ms if self.engine.idle else self._step_after_ms)
             if self.engine.idle:
                 self._tell()
             else:
@@ -122,11 +122,6 @@ class Replica:
         for model in self.models.values():
             if model.durations is not None:
                 model.durations.save()
-
-    def _receive(self, timeout_ms: int) -> None:
-        """`_take`, and tell what came of it."""
-        self._take(timeout_ms)
-        self._tell()
 
     def _take(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,9 +17,10 @@ from headway.core.events import GRAMMAR
 from headway.core.plan import TokenLogprob
 from headway.core.request import Emission, Stage, TextRequest
 from headway.front.exchange import Exchange
+from headway.front.inbox import Arriving, End, Inbox
 from headway.front.models import FrontTextModel
 from headway.front.refusals import Refusal
-from headway.front.state import Arriving, End, Front, Inbox
+from headway.front.state import Front
 from headway.text.answer import AnswerText
 
 T = TypeVar("T")
@@ -68,9 +68,9 @@ class Answer(Following):
                 part.scores.append((new.prompt[0], None))
             self._parts[new.id] = part
 
-    async def whole(self, request: Request, headers: dict[str, str]) -> Response:
+    async def whole(self, headers: dict[str, str]) -> Response:
         """The unstreamed answer. Raises Refusal when it cannot be given."""
-        end = await self.unless_gone(request.receive, self.collect())
+        end = await self.unless_gone(self.collect())
         if end is None:
             return Response(status_code=499)
         if end.stage is not Stage.FINISHED:
@@ -79,11 +79,11 @@ class Answer(Following):
         return Response(_json.encode(body), 200, headers | {"headway-timing": self.timing()}, "application/json")
 
     async def stream(
-        self, request: Request, headers: dict[str, str], *, include_usage: bool, continuous_usage: bool = False
+        self, headers: dict[str, str], *, include_usage: bool, continuous_usage: bool = False
     ) -> Response:
         """A response that streams: with `include_usage` usage comes at the end, with `continuous_usage` in each chunk
         as it is so far. Raises Refusal when a request was refused or failed before it was queued."""
-        if not await self.unless_gone(request.receive, self._settled()):
+        if not await self.unless_gone(self._settled()):
             return Response(status_code=499)
         for part in self._parts.values():
             if part.inbox.refused is not None:
@@ -123,10 +123,6 @@ class Answer(Following):
                 last = self._shape.chunk([]) | {"usage": usage(self.records), "headway": self.timing()}
                 yield _json.encode(last)
         yield b"[DONE]"
-
-    async def follow(self, receive: Receive, work: Awaitable[None]) -> None:
-        """Do `work` unless the client leaves."""
-        await self.unless_gone(receive, work)
 
     async def _settled(self) -> bool:
         for part in self._parts.values():
@@ -183,7 +179,7 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._answer.follow(receive, self._write(send))
+        await self._answer.unless_gone(self._write(send))
 
     async def _write(self, send: Send) -> None:
         async for data in self._answer.events(self._include_usage, self._continuous_usage):

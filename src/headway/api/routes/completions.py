@@ -40,7 +40,7 @@ async def chat(request: Request) -> Response:
     admissible(front)
     data = await request.body()
     body, ignored = await read_aside(partial(read_body, ChatBody), data)
-    model = front.text_model(body.model)
+    model = front.models.text_model(body.model)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     current = exchange(request)
     claim_place(front, model, current, [len(data)])
@@ -57,7 +57,7 @@ async def completions(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, ignored, listed = await read_aside(_read_completion, await request.body())
-    model = front.text_model(body.model)
+    model = front.models.text_model(body.model)
     given = [body.prompt] if listed is None else listed
     current = exchange(request)
     claim_place(front, model, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
@@ -122,10 +122,10 @@ async def _generate(
     wanted = [_wanted(body, len(new.prompt), i if listed else None) for i, new in enumerate(news)]
     answer = Answer(front, model, shape, news, echoes, current, wanted, asked.field if asked else None)
     if not body.stream:
-        return await answer.whole(request, headers)
+        return await answer.whole(headers)
     options = body.stream_options or StreamOptions()
     return await answer.stream(
-        request, headers, include_usage=bool(options.include_usage),
+        headers, include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ async def embeddings(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, given, listed, ignored = await read_aside(read_embeddings, await request.body())
-    model = front.encoder(body.model, "vector")
+    model = front.models.encoder(body.model, "vector")
     assert model.ready is not None
     check_embeddings(model, body)
     prompt, unused = prompt_of(model, body)
@@ -59,7 +59,7 @@ async def embeddings(request: Request) -> Response:
         normalize=facts.normalized and not body.token_vectors if body.normalize is None else body.normalize,
         normalized=facts.normalized,
     )
-    return await evaluation.answer(request, ignored_header(ignored), shape)
+    return await evaluation.answer(ignored_header(ignored), shape)
 
 
 async def rerank(request: Request) -> Response:
@@ -67,7 +67,7 @@ async def rerank(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, documents, ignored = await read_aside(read_rerank, await request.body())
-    model = front.encoder(body.model, "score")
+    model = front.models.encoder(body.model, "score")
     current = exchange(request)
     query = len(body.query.encode())
     bounds = [query + bound for bound in _bounds(documents, "documents")]
@@ -77,7 +77,7 @@ async def rerank(request: Request) -> Response:
     ignored += drop_unheeded(body, model.options.engine.policy)
     evaluation = _submit(front, model, current, cuts, "documents", body, listed=True)
     shape = Scores(current.id, model.name, documents, body.top_n, body.return_documents)
-    return await evaluation.answer(request, ignored_header(ignored), shape)
+    return await evaluation.answer(ignored_header(ignored), shape)
 
 
 def at_once(front: Front) -> int:

@@ -25,7 +25,7 @@ async def generations(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, ignored = await read_aside(read_images, await request.body())
-    model = front.image_model(body.model)
+    model = front.models.image_model(body.model)
     assert model.ready is not None
     guidance = model.guidance if body.guidance is None else body.guidance
     _check(model, body, guidance)
@@ -40,7 +40,7 @@ async def generations(request: Request) -> Response:
     news = _requests(model, body, current, prompt, negative if guidance > 1 else (), guidance)
     settle_claim(front, current, [new.positions for new in news], "prompt")
     pictures = Pictures(front, model, news, current)
-    return await (pictures.stream if body.stream else pictures.whole)(request, ignored_header(ignored))
+    return await (pictures.stream if body.stream else pictures.whole)(ignored_header(ignored))
 
 
 def _check(model: FrontImageModel, body: ImagesBody, guidance: float) -> None:

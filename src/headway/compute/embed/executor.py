@@ -17,6 +17,7 @@ from headway.compute.embed.states import NativeStates, TorchStates, WholeInputs
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import all_finite
+from headway.compute.int8_trial import Choice, KeptTrials, Trial
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.models.encoder import Encoder, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
@@ -58,15 +59,17 @@ class EncoderExecutor:
         max_step_positions: int = 512,
         native: str = "auto",
         progress: object = None,
+        trial: Trial | None = None,
     ) -> EncoderExecutor:
         """Bring a model to where it can run.
 
         cache, progress      as of the text executor; an encoder's weights are packed as they are read, so nothing is
-                             kept in the cache and there is nothing to wait for
+                             kept in the cache but what a trial found, and there is nothing to wait for
         weights              see `embed/formats.py` for what "auto" is
         threads              that evaluate, and of torch for the whole process; None leaves torch's choice
         max_step_positions   positions of a step of several inputs; a single longer input takes a step of its own
         native               as `--native`: which native kernels to run, where they cover the model
+        trial                what `auto` weights are tried on; None: int8 is not taken unasked
 
         Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
         """
@@ -82,7 +85,15 @@ class EncoderExecutor:
                 if spec.head == "none"
                 else Scores(spec, modules.activation, tensors)
             )
-            weights = choose_weights(spec, tensors, stages) if weights == "auto" else weights
+            choice = Choice(weights)
+            if weights == "auto":
+
+                def embed(tried: str, texts: Sequence[Sequence[int]]) -> list[Rows]:
+                    return cls.load(files, cache=cache, weights=tried, native=native).vectors(texts)
+
+                kept = KeptTrials(cache / files.revision)
+                choice = choose_weights(spec, tensors, stages, native, trial, kept, embed)
+            weights = choice.weights
             if weights == "int8":
                 tensors = smoothed(spec, tensors)
             states = _states(spec, tensors, weights, native)
@@ -93,6 +104,7 @@ class EncoderExecutor:
             vocab=spec.vocab,
             max_context=min(spec.max_context, modules.max_tokens or spec.max_context),
             weights_format=weights,
+            weights_why=choice.why,
             weights_bytes=sum(tensor.nbytes for tensor in tensors.values()),
             state_format=weights,
             block_bytes=0,
@@ -130,6 +142,12 @@ class EncoderExecutor:
                 found[order[place]] = vector
                 spoiled += [] if finite else [order[place]]
         return StepResult(tuple(vector for vector in found if vector is not None), tuple(sorted(spoiled)))
+
+    def vectors(self, texts: Sequence[Sequence[int]]) -> list[Rows]:
+        """The vector of each whole input, fp32: one step for each."""
+        plans = (StepPlan(step, (Evaluate(tuple(tokens)),)) for step, tokens in enumerate(texts))
+        found = (vector for plan in plans for vector in self.run(plan).results)
+        return [np.frombuffer(vector.values, np.float32) for vector in found if isinstance(vector, Vector)]
 
     @torch.inference_mode()
     def _evaluate(self, inputs: Sequence[Evaluate]) -> list[tuple[Vector, bool]]:

@@ -23,7 +23,8 @@ from headway.compute.native.products import PackedWeights
 #: After a step's end the next one is about a millisecond away: too long to stay awake for.
 SPIN_US = 0
 _pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
-_Ints, _Floats = npt.NDArray[np.int32], npt.NDArray[np.float32]
+_Ints = npt.NDArray[np.int32]
+_Floats = npt.NDArray[np.float32]
 #: What is asked for of inputs. As in native/headway.h.
 Result = Literal["states", "firsts", "means"]
 _RESULTS: dict[Result, int] = {"states": 0, "firsts": 1, "means": 2}
