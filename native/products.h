@@ -2,6 +2,7 @@
 #ifndef HEADWAY_PRODUCTS_H
 #define HEADWAY_PRODUCTS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 namespace headway {

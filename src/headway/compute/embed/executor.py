@@ -158,8 +158,7 @@ class EncoderExecutor:
         if not places:
             return {}
         vectors = states.pooled([inputs[place] for place in places], stages.native, unit=stages.unit)
-        sound = np.isfinite(vectors).all(1)
-        found = ((Vector(rows.tobytes()), bool(finite)) for rows, finite in zip(vectors, sound, strict=True))
+        found = ((Vector(rows.tobytes()), all_finite(rows)) for rows in vectors)
         return dict(zip(places, found, strict=True))
 
     def vectors(self, texts: Sequence[Sequence[int]]) -> list[Rows]:
