@@ -4,11 +4,12 @@
     python benchmarks/peers/text.py up DIR headway-bf16 llama.cpp-Q8_0 …
     python benchmarks/peers/text.py table|prefill|long|busy|sequences|contexts DIR --rounds 3
     python benchmarks/peers/text.py http DIR
+    python benchmarks/peers/text.py bandwidth DIR
     python benchmarks/peers/text.py down DIR
     python benchmarks/peers/text.py report DIR
 
 Each measuring command asks every side that runs, in turn, shape after shape, round after round, and adds what it
-finds to `DIR/samples.jsonl`; `report` makes JSON, tables and a plot in benchmarks/results/ of all that is there.
+finds to `DIR/samples.jsonl`; `report` makes JSON, tables and plots in benchmarks/results/ of all that is there.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def gguf_of(args: argparse.Namespace) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("setup", "up", "down", *SHAPES, "http", "memory", "report"))
+    parser.add_argument("what", choices=("setup", "up", "down", *SHAPES, "http", "memory", "bandwidth", "report"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("sides", nargs="*", help="for up: which; for memory: formats; else: all that run")
     parser.add_argument("--model", default="smollm2-135m", choices=("smollm2-135m", "qwen2.5-coder-0.5b"))
@@ -135,6 +136,13 @@ def main() -> None:
         setup(args.folder, gguf_of(args), args.model)
     elif args.what == "up":
         up(args)
+    elif args.what == "bandwidth":
+        sys.path.insert(0, str(Path(__file__).parent.parent / "native"))
+        from bandwidth import bandwidth
+
+        rate = bandwidth(args.threads)
+        Samples(args.folder).add(what="bandwidth", model=args.model, side="", bytes_s=rate, threads=args.threads)
+        print(f"{rate / 1e9:.1f} GB/s are read by {args.threads} threads")
     elif args.what == "report":
         from text_report import report
 

@@ -145,7 +145,7 @@ class Running:
                 self.ask("about")
             else:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-                    path = b"/ready" if self.name.startswith("headway") else b"/health"  # theirs is 503 until then
+                    path = b"/ready" if self.name.startswith("headway") else b"/health"
                     connection.sendall(b"GET " + path + b" HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
                     return b" 200 " in connection.recv(64)
         except OSError:
@@ -179,11 +179,10 @@ def family(pid: int) -> Iterator[int]:
             yield from family(int(child))
 
 
-def pss(pid: int, what: str = "Pss") -> int:
-    """Bytes that a process holds, shared pages divided by who shares them; `Pss_File` are those of files, which the
-    system takes back unasked when others need them."""
+def pss(pid: int) -> int:
+    """Bytes that a process holds, shared pages divided by who shares them."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:")) << 10
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
 
 
 def running(folder: Path) -> dict[str, Running]:
