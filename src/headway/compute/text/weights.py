@@ -55,9 +55,9 @@ class Weights:
     held: tuple[HeldFile, ...]
 
     def unload(self) -> None:
-        """Take the file's pages out of this process's memory, once they are packed. They stay in the system's cache of
-        files, and what is still read of them, such as the embedding's rows, comes back as it is read. Only Linux says
-        where a file is mapped; elsewhere nothing is done."""
+        """Take the file's pages out of this process's memory, once they are packed. They stay in the system's cache
+        of files, and what is still read of them, such as the embedding's rows, comes back as it is read. Only Linux
+        says where a file is mapped; elsewhere nothing is done."""
         path = str(self.held[0].path.resolve())
         try:
             maps = Path("/proc/self/maps").read_text()
