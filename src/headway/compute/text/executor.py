@@ -146,6 +146,7 @@ class TextExecutor:
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
             attention = paged_attention(rotary, paged, native)
             made = ready(spec, loaded, weights, attention, probes)
+            loaded.unload()
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
