@@ -103,9 +103,10 @@ HEADWAY_API void headway_attention_layer(headway_attention *attention, int32_t l
 
 /* -- products of rounded weights and inputs ------------------------------------------------------------------------- */
 
-/* y = x W^T + b, where each row of W, and each 32 numbers of a row of x as they come, are rounded to whole multiples of a
- * scale of their own, from -127 to 127. Sums within such a group are exact, and groups are added up in order: a row of y
- * depends on its own row of x alone. */
+/* y = x W^T + b, where each row of W, and each row of x as it comes, are rounded to whole multiples of a scale of their own:
+ * of W from -127 to 127, of x from -32,639 to 32,639. Nearly all of a row of x is within 127; for what is not, at most one
+ * step of four inputs in sixteen, a second digit is held beside the first (as the outliers of LLM.int8(), Dettmers et al.
+ * 2022, are multiplied apart). Sums are exact: a row of y depends on its own row of x alone. */
 
 /* What adds up products of 8-bit numbers. */
 enum {

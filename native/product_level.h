@@ -335,7 +335,7 @@ inline bool round_numbers(const Rounding &rounding, const float *y, float scale)
 
 /* A row that is not finite: NaN comes out. */
 inline void spoil(const Rounded &to) {
-    __builtin_memset(to.whole, 0, static_cast<size_t>(to.stride));
+    for (int64_t k = 0; k < to.stride; k++) to.whole[k] = 0;
     for (int group = 0; group < to.groups; group++) to.sums[group] = 0.0f;
     *to.scales = {__builtin_nanf(""), 0, 0, 0};
 }
