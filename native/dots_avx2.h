@@ -14,6 +14,7 @@ typedef __m256i Bytes;
 
 inline Ints no_ints() { return _mm256_setzero_si256(); }
 inline Bytes load(const int8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
+inline Ints plus(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 inline Floats to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
 /* Four inputs, for every lane. */
 inline Bytes four_inputs(const int8_t *p) {

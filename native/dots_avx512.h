@@ -15,6 +15,7 @@ inline Bytes load(const int8_t *p) { return _mm512_loadu_si512(p); }
 inline Bytes load_weights(const int8_t *p) { return load(p); }
 /* What a sum starts from. */
 inline Ints first_sum(int32_t offset) { return _mm512_set1_epi32(offset); }
+inline Ints plus(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 /* Four inputs, for every lane. */
 inline Bytes four_inputs(const int8_t *p) {

@@ -29,6 +29,10 @@ inline Bytes load_weights(const int8_t *p) {
     return x;
 }
 inline Ints first_sum(int32_t) { return no_ints(); }
+inline Ints plus(Ints a, Ints b) {
+    for (int i = 0; i < WIDTH; i++) a.lane[i] += b.lane[i];
+    return a;
+}
 inline Floats to_floats(Ints x) { HEADWAY_LANES(static_cast<float>(x.lane[i])); }
 /* Four inputs, for every lane. */
 inline Spread spread(const int8_t *p) { return {{p[0], p[1], p[2], p[3]}}; }

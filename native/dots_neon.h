@@ -19,6 +19,7 @@ inline Bytes load(const int8_t *p) { return vld1q_s8(p); }
 /* They are held as 128 more than they are. */
 inline Bytes load_weights(const int8_t *p) { return veorq_s8(load(p), vdupq_n_s8(-128)); }
 inline Ints first_sum(int32_t) { return no_ints(); }
+inline Ints plus(Ints a, Ints b) { return vaddq_s32(a, b); }
 inline Floats to_floats(Ints x) { return vcvtq_f32_s32(x); }
 /* Four inputs, for every lane. */
 inline Bytes four_inputs(const int8_t *p) {

@@ -98,31 +98,58 @@ void attend_whole(const Whole &whole) {
 
 /* -- norms */
 
+/* Vectors that are summed side by side, so that no sum waits for the one before. */
+enum { SIDE_BY_SIDE = 4 };
+
+struct Sums {
+    Floats of[SIDE_BY_SIDE];
+
+    Sums() {
+        for (int i = 0; i < SIDE_BY_SIDE; i++) of[i] = set1(0.0f);
+    }
+    float total() const { return sum(add(add(of[0], of[1]), add(of[2], of[3]))); }
+};
+
+/* normed = x, or x + more + most; its sum. */
+inline float add_row(const NormRow &row, int whole) {
+    float *y = row.normed;
+    Sums sums;
+    for (int d = 0; d < whole; d += SIDE_BY_SIDE * WIDTH)
+        for (int i = 0, at = d; i < SIDE_BY_SIDE && at < whole; i++, at += WIDTH) {
+            Floats x = load(row.x + at);
+            if (row.more) x = add(x, load(row.more + at));
+            if (row.most) x = add(x, load(row.most + at));
+            store(y + at, x);
+            sums.of[i] = add(sums.of[i], x);
+        }
+    float total = sums.total();
+    for (int d = whole; d < row.size; d++) {
+        y[d] = row.x[d] + (row.more ? row.more[d] : 0) + (row.most ? row.most[d] : 0);
+        total += y[d];
+    }
+    return total;
+}
+
+/* The sum of squares of what the row is away from its mean. */
+inline float spread_row(const float *y, float mean, int whole, int size) {
+    const Floats means = set1(mean);
+    Sums sums;
+    for (int d = 0; d < whole; d += SIDE_BY_SIDE * WIDTH)
+        for (int i = 0, at = d; i < SIDE_BY_SIDE && at < whole; i++, at += WIDTH) {
+            const Floats away = sub(load(y + at), means);
+            sums.of[i] = fma(away, away, sums.of[i]);
+        }
+    float total = sums.total();
+    for (int d = whole; d < size; d++) total += (y[d] - mean) * (y[d] - mean);
+    return total;
+}
+
 void norm_row(const NormRow &row) {
     const int size = row.size, whole = size / WIDTH * WIDTH;
     float *y = row.normed;
-    for (int d = 0; d < whole; d += WIDTH) {
-        Floats x = load(row.x + d);
-        if (row.more) x = add(x, load(row.more + d));
-        if (row.most) x = add(x, load(row.most + d));
-        store(y + d, x);
-    }
-    for (int d = whole; d < size; d++) y[d] = row.x[d] + (row.more ? row.more[d] : 0) + (row.most ? row.most[d] : 0);
-    Floats sums = set1(0.0f);
-    for (int d = 0; d < whole; d += WIDTH) sums = add(sums, load(y + d));
-    float total = sum(sums);
-    for (int d = whole; d < size; d++) total += y[d];
-    const float mean = total / size;
-    const Floats means = set1(mean);
-    Floats squares = set1(0.0f);
-    for (int d = 0; d < whole; d += WIDTH) {
-        const Floats away = sub(load(y + d), means);
-        squares = fma(away, away, squares);
-    }
-    float variance = sum(squares);
-    for (int d = whole; d < size; d++) variance += (y[d] - mean) * (y[d] - mean);
-    const float inverse = 1.0f / __builtin_sqrtf(variance / size + row.eps);
-    const Floats inverses = set1(inverse);
+    const float mean = add_row(row, whole) / size;
+    const float inverse = 1.0f / __builtin_sqrtf(spread_row(y, mean, whole, size) / size + row.eps);
+    const Floats means = set1(mean), inverses = set1(inverse);
     for (int d = 0; d < whole; d += WIDTH) {
         Floats x = mul(mul(sub(load(y + d), means), inverses), load(row.weight + d));
         if (row.bias) x = add(x, load(row.bias + d));

@@ -4,14 +4,11 @@
 
 namespace headway { namespace HEADWAY_LEVEL { namespace {
 
-/* Numbers of a row of inputs beyond so many times their mean magnitude have two digits. */
-#ifdef HEADWAY_DEV
-extern "C" char *getenv(const char *); extern "C" double atof(const char *);
-static const float NEAR = atof(getenv("NEAR")); static long FARS = 0, ROUNDS=0; extern "C" int printf(const char*,...);
-struct Told { ~Told() { if (ROUNDS) printf("far inputs' steps per row %.2f of %ld rows\n", double(FARS)/ROUNDS, ROUNDS); } } told;
-#else
-const float NEAR = 6.0f;
-#endif
+/* Numbers of a row of inputs beyond so many times their mean magnitude have two digits. Found by the divergence of a
+ * model's predictions from fp32's: the inputs after a norm, where the same few are far in every row, count most. */
+const float NEAR = 12.0f, NEAR_NORMED = 7.0f;
+/* A row whose largest magnitude is not above it counts as zeros. */
+const float LEAST_TOP = 1e-30f;
 
 /* -- sums */
 
@@ -27,28 +24,39 @@ template <int I, int COUNT, typename Do> __attribute__((always_inline)) inline v
     }
 }
 
-/* sums[row][column], of R rows and C vectors of columns: what low digits make, in one exact sum of whole numbers. */
+/* sums[row][column], of R rows and C vectors of columns: what low digits make, in one exact sum of whole numbers. Few sums
+ * are made of several parts each, which do not wait for each other. */
 template <int R, int C> void add_up(const Rounded &inputs, const int8_t *weights, int column, float *sums) {
-    Ints part[R][C];
-    each<0, R>([&](auto r) {
-        const Ints start = first_sum(inputs.scales[r.at].offset);
-        each<0, C>([&](auto c) { part[r.at][c.at] = start; });
+    enum { PARTS = R * C <= 2 ? 4 : R * C <= 4 ? 2 : 1 };
+    Ints part[PARTS][R][C];
+    each<0, PARTS>([&](auto p) {
+        each<0, R>([&](auto r) {
+            const Ints start = first_sum(p.at ? 0 : inputs.scales[r.at].offset);
+            each<0, C>([&](auto c) { part[p.at][r.at][c.at] = start; });
+        });
     });
     weights += column * STEP;
     const int8_t *from = inputs.whole, *end = from + inputs.stride;
-    for (; from < end; from += 2 * STEP, weights += 2 * PANEL * STEP) {
-        each<0, 2>([&](auto step) {
+    for (; from < end; from += 4 * STEP, weights += 4 * PANEL * STEP) {
+        each<0, 4>([&](auto step) {
             Bytes weight[C];
             each<0, C>([&](auto c) { weight[c.at] = load_weights(weights + (step.at * PANEL + c.at * WIDTH) * STEP); });
             each<0, R>([&](auto r) {
                 const Spread input = spread(from + r.at * inputs.stride + step.at * STEP);
-                each<0, C>([&](auto c) { part[r.at][c.at] = dot(part[r.at][c.at], weight[c.at], input); });
+                each<0, C>([&](auto c) {
+                    Ints &to = part[step.at % PARTS][r.at][c.at];
+                    to = dot(to, weight[c.at], input);
+                });
             });
         });
     }
     each<0, R>([&](auto r) {
         const Floats scale = set1(inputs.scales[r.at].scale);
-        each<0, C>([&](auto c) { store(sums + r.at * PANEL + c.at * WIDTH, mul(to_floats(part[r.at][c.at]), scale)); });
+        each<0, C>([&](auto c) {
+            Ints whole = part[0][r.at][c.at];
+            each<1, PARTS>([&](auto p) { whole = plus(whole, part[p.at][r.at][c.at]); });
+            store(sums + r.at * PANEL + c.at * WIDTH, mul(to_floats(whole), scale));
+        });
     });
 }
 
@@ -168,27 +176,29 @@ inline Floats gelu(Floats x) {
     return mul(above, fma(y, bounded, set1(0.5f)));
 }
 
-/* A row's columns of a panel: scaled, with bias. */
-inline void scale_row(float *sums, int columns, const float *scales, const float *biases) {
-    for (int j = 0; j < columns; j += WIDTH)
-        store(sums + j, add(mul(load(sums + j), load(scales + j)), load(biases + j)));
+/* out = of(j), or with ADD out += of(j), for each vector of columns from j, up to `valid`. */
+template <bool ADD, typename Of> inline void write(float *out, int valid, const Of &of) {
+    int j = 0;
+    for (; j + WIDTH <= valid; j += WIDTH) store(out + j, ADD ? add(load(out + j), of(j)) : of(j));
+    if (j == valid) return;
+    float rest[WIDTH];
+    store(rest, of(j));
+    for (int i = 0; j + i < valid; i++) out[j + i] = ADD ? out[j + i] + rest[i] : rest[i];
 }
 
-void end_row(const Block &block, float *sums, float *out, int valid) {
-    switch (block.ending) {
+/* A row's columns of a panel: scaled, with bias, and what becomes of them. */
+inline void end_row(Ending ending, const float *sums, const float *scales, const float *biases, float *out, int valid) {
+    const auto scaled = [&](int j) { return add(mul(load(sums + j), load(scales + j)), load(biases + j)); };
+    switch (ending) {
     case PLAIN:
-        break;
+        return write<false>(out, valid, scaled);
     case GELU:
-        for (int j = 0; j < block.columns; j += WIDTH) store(sums + j, gelu(load(sums + j)));
-        break;
+        return write<false>(out, valid, [&](int j) { return gelu(scaled(j)); });
     case GATED:
-        for (int j = 0; j < HALF; j += WIDTH) store(sums + j, mul(silu(load(sums + j)), load(sums + HALF + j)));
-        break;
+        return write<false>(out, valid, [&](int j) { return mul(silu(scaled(j)), scaled(HALF + j)); });
     case ADDED:
-        for (int j = 0; j < valid; j++) out[j] += sums[j];
-        return;
+        return write<true>(out, valid, scaled);
     }
-    copy(out, sums, valid);
 }
 
 void end_rows(const Block &block, int row, int rows, float *sums) {
@@ -199,8 +209,8 @@ void end_rows(const Block &block, int row, int rows, float *sums) {
     const int most = weights.gated ? static_cast<int>(HALF) : block.columns;
     const int valid = left < most ? static_cast<int>(left) : most;
     for (int r = 0; r < rows; r++, sums += PANEL) {
-        scale_row(sums, block.columns, weights.scales + column, weights.biases + column);
-        end_row(block, sums, block.out + (row + r) * block.stride + to, valid);
+        float *out = block.out + (row + r) * block.stride + to;
+        end_row(block.ending, sums, weights.scales + column, weights.biases + column, out, valid);
     }
 }
 
@@ -208,7 +218,7 @@ void end_rows(const Block &block, int row, int rows, float *sums) {
 void add_up_rows(const Block &block, const Rounded &inputs, int rows, const int8_t *panel, float *sums) {
     const bool fours = block.weights->four_bits;
     const AddUp *two = fours ? fours_of_two : eights_of_two, *four = fours ? fours_of_four : eights_of_four;
-    const AddFar far = fours ? add_far_fours<2> : add_far<2>;
+    const AddFar far_two = fours ? add_far_fours<2> : add_far<2>, far_four = fours ? add_far_fours<4> : add_far<4>;
     /* Few rows have registers for more columns: more sums that do not wait for each other. */
     const int most_wide = fours ? 2 : WIDE_ROWS;
     for (int j = 0; j < block.columns;) {
@@ -219,7 +229,11 @@ void add_up_rows(const Block &block, const Rounded &inputs, int rows, const int8
     for (int r = 0; r < rows; r++) {
         const Rounded row = inputs.from(r);
         if (!row.scales->far_count) continue;
-        for (int j = 0; j < block.columns; j += 2 * WIDTH) far(row, panel, block.first + j, sums + r * PANEL + j);
+        for (int j = 0; j < block.columns;) {
+            const bool wide = j + 4 * WIDTH <= block.columns;
+            (wide ? far_four : far_two)(row, panel, block.first + j, sums + r * PANEL + j);
+            j += (wide ? 4 : 2) * WIDTH;
+        }
     }
 }
 
@@ -258,17 +272,6 @@ inline Spans span_of(const float *y, int padding) {
     return {max(two[0].top, two[1].top), add(two[0].total, two[1].total), add(two[0].nothing, two[1].nothing)};
 }
 
-/* How many of the row's numbers are beyond it. */
-inline int count_beyond(const float *y, int padding, float bound) {
-    const Floats zero = set1(0.0f), one = set1(1.0f), bounds = set1(bound);
-    Floats count = zero;
-    for (int d = 0; d < padding; d += WIDTH) {
-        const Floats value = load(y + d);
-        count = add(count, select_below(bounds, max(sub(zero, value), value), one, zero));
-    }
-    return static_cast<int>(sum(count));
-}
-
 /* Three bits of its fraction: what levels add up differently does not matter any more. */
 inline float coarse(float x) {
     uint32_t bits;
@@ -278,18 +281,16 @@ inline float coarse(float x) {
     return x;
 }
 
-/* The row's scale, of which its largest number is a whole multiple of 127 to FARTHEST: 127 times the scale is some NEAR
- * times the mean magnitude, or as much more as leaves no more numbers beyond it than may be. */
-inline float scale_of(const float *y, int size, int padding, float top, float total, int most_far) {
-    if (!(top > 1e-30f)) return 1e-30f; /* a row of zeros has a scale, too */
-    float bound = coarse(NEAR * (total / size));
-    while (bound < top && count_beyond(y, padding, bound) > most_far) bound *= 1.25f;
+/* The scale whose 127-fold is nearest above `bound` of those of which the row's largest number is a whole multiple, of 127
+ * to FARTHEST. */
+inline float scale_of(float top, float bound) {
     const float times = 127.0f * (top / bound);
-    return top / (times < 127.0f ? 127.0f : times < FARTHEST ? static_cast<float>(static_cast<int>(times)) : FARTHEST);
+    return top / (times > 127.0f ? times < FARTHEST ? static_cast<float>(static_cast<int>(times)) : FARTHEST : 127.0f);
 }
 
-/* Notes the high digits of whole numbers some of which are beyond 127, and returns the low ones. */
-inline Floats note_far(Floats whole, int first, RowScale &scales, Far *far) {
+/* Notes the high digits of whole numbers some of which are beyond 127, and leaves the low ones. False if there is no room
+ * for so many. */
+inline bool note_far(Floats &whole, int first, const Rounded &to, RowScale &scales) {
     float lanes[WIDTH];
     store(lanes, whole);
     for (int i = 0; i < WIDTH; i += STEP) {
@@ -302,13 +303,16 @@ inline Floats note_far(Floats whole, int first, RowScale &scales, Far *far) {
             sum += high, any |= high;
         }
         if (!any) continue;
-        far[scales.far_count++] = step;
+        if (scales.far_count == to.most_far) return false;
+        to.far[scales.far_count++] = step;
         scales.far_offset -= 128 * sum;
     }
-    return load(lanes);
+    whole = load(lanes);
+    return true;
 }
 
-inline void round_numbers(const Rounding &rounding, const float *y, float scale) {
+/* False if more numbers are far than there is room for. */
+inline bool round_numbers(const Rounding &rounding, const float *y, float scale) {
     const Rounded &to = rounding.to;
     const Floats factor = set1(1.0f / scale), near = set1(127.0f), zero = set1(0.0f);
     RowScale scales = {scale, 0, 0, 0};
@@ -318,7 +322,7 @@ inline void round_numbers(const Rounding &rounding, const float *y, float scale)
         for (int d = group * GROUP; d < (group + 1) * GROUP; d += WIDTH) {
             Floats whole = round(mul(load(y + d), factor));
             total = add(total, whole);
-            if (any_beyond(whole, near)) whole = note_far(whole, d, scales, to.far);
+            if (any_beyond(whole, near) && !note_far(whole, d, to, scales)) return false;
             store_bytes(to.whole + d, whole);
             all = add(all, whole);
         }
@@ -326,9 +330,7 @@ inline void round_numbers(const Rounding &rounding, const float *y, float scale)
     }
     scales.offset = -128 * static_cast<int32_t>(sum(all));
     *to.scales = scales;
-#ifdef HEADWAY_DEV
-    FARS += scales.far_count; ROUNDS++;
-#endif
+    return true;
 }
 
 /* A row that is not finite: NaN comes out. */
@@ -338,36 +340,58 @@ inline void spoil(const Rounded &to) {
     *to.scales = {__builtin_nanf(""), 0, 0, 0};
 }
 
-inline float normalise(float *y, const Rounding &rounding, int padding) {
+/* x, normalised, and zeros after it. */
+inline void normalise(const float *x, const Rounding &rounding, int padding, float *y) {
     const int size = static_cast<int>(rounding.size);
-    Floats squares = set1(0.0f);
-    for (int d = 0; d < padding; d += WIDTH) squares = fma(load(y + d), load(y + d), squares);
-    const float inverse = 1.0f / __builtin_sqrtf(sum(squares) / size + rounding.eps);
+    Floats even = set1(0.0f), odd = even;
+    for (int d = 0; d < padding; d += 2 * WIDTH) {
+        even = fma(load(x + d), load(x + d), even);
+        odd = fma(load(x + d + WIDTH), load(x + d + WIDTH), odd);
+    }
+    const float inverse = 1.0f / __builtin_sqrtf(sum(add(even, odd)) / size + rounding.eps);
     int d = 0;
     for (; d + WIDTH <= size; d += WIDTH)
-        store(y + d, mul(mul(load(y + d), set1(inverse)), load(rounding.norm + d)));
-    for (; d < size; d++) y[d] = y[d] * inverse * rounding.norm[d];
-    return inverse;
+        store(y + d, mul(mul(load(x + d), set1(inverse)), load(rounding.norm + d)));
+    for (; d < size; d++) y[d] = x[d] * inverse * rounding.norm[d];
+    for (; d < padding; d++) y[d] = 0.0f;
 }
 
-template <typename T> void round_as(const Rounding &rounding, const T *x) {
-    const int size = static_cast<int>(rounding.size), padding = static_cast<int>(rounding.to.stride);
-    float *y = rounding.scratch;
+/* The row in fp32, and zeros after it. */
+template <typename T> const float *widened(const T *x, int size, int padding, float *y) {
     int d = 0;
     for (; d + WIDTH <= size; d += WIDTH) store(y + d, load(x + d));
     for (; d < size; d++) y[d] = wide(x[d]);
     for (; d < padding; d++) y[d] = 0.0f;
-    if (rounding.norm) normalise(y, rounding, padding);
+    return y;
+}
+
+/* 127 times the scale is NEAR times the mean magnitude, or as much more as leaves room for all that is beyond. */
+void round_widened(const Rounding &rounding, const float *y) {
+    const int size = static_cast<int>(rounding.size), padding = static_cast<int>(rounding.to.stride);
+    if (rounding.norm) {
+        normalise(y, rounding, padding, rounding.scratch);
+        y = rounding.scratch;
+    }
     const Spans spans = span_of(y, padding);
-    const float nothing = sum(spans.nothing);
+    const float nothing = sum(spans.nothing), top = largest(spans.top);
     if (nothing != nothing) return spoil(rounding.to);
-    const int most_far = static_cast<int>(rounding.to.most_far);
-    round_numbers(rounding, y, scale_of(y, size, padding, largest(spans.top), sum(spans.total), most_far));
+    const float mean = sum(spans.total) / size;
+    if (!(top > LEAST_TOP)) { /* a row of zeros has a scale, too */
+        round_numbers(rounding, y, LEAST_TOP);
+        return;
+    }
+    const float near = rounding.norm ? NEAR_NORMED : NEAR;
+    for (float bound = coarse(near * mean); !round_numbers(rounding, y, scale_of(top, bound));) bound *= 1.25f;
 }
 
 void round_row(const Rounding &rounding) {
-    rounding.bf16 ? round_as(rounding, static_cast<const uint16_t *>(rounding.x))
-                  : round_as(rounding, static_cast<const float *>(rounding.x));
+    const int size = static_cast<int>(rounding.size), padding = static_cast<int>(rounding.to.stride);
+    const float *x = static_cast<const float *>(rounding.x);
+    if (rounding.bf16)
+        x = widened(static_cast<const uint16_t *>(rounding.x), size, padding, rounding.scratch);
+    else if (size < padding)
+        x = widened(x, size, padding, rounding.scratch);
+    round_widened(rounding, x);
 }
 
 } } }  // namespace

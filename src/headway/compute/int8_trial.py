@@ -16,7 +16,8 @@ import headway
 from headway.compute.kept import KeptFile
 from headway.compute.native.library import ABI, Absent, choose, find
 
-#: Dot products with which whole layers in int8 are faster than in bf16 at every number of sequences: docs/speed.md.
+#: Dot products with which int8 is clearly faster than bf16 on the same processor: docs/speed.md. With AVX2 alone it
+#: is not at 32 sequences and for prompts; NEON was not measured.
 FASTER = {"avx512vnni": "AVX-512 VNNI", "avxvnni": "AVX-VNNI"}
 _FILE = "int8_trial.json"
 

@@ -26,6 +26,8 @@ from headway.compute.native.library import Absent, choose, find
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
 
+_NONE = Vector(b""), True
+
 
 class EncoderExecutor:
     """Implements `Executor` for the pattern `embed`. Make one with `load`. Not safe for concurrent calls."""
@@ -129,19 +131,35 @@ class EncoderExecutor:
             raise ValueError(f"an input of {longest} positions; the model takes {self._longest}")
         if len(inputs) > 1 and plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
-        order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].tokens))
-        ordered = [inputs[place] for place in order]
-        found: list[Vector | None] = [None] * len(inputs)
-        spoiled: list[int] = []
+        found: list[tuple[Vector, bool]] = [_NONE] * len(inputs)
+        whole = self._pooled_natively(inputs)
+        for place, result in whole.items():
+            found[place] = result
+        left = [place for place in range(len(inputs)) if place not in whole]
+        left.sort(key=lambda place: len(inputs[place].tokens))
 
         def evaluate(places: Sequence[int]) -> list[tuple[Vector, bool]]:
-            return self._evaluate([ordered[place] for place in places])
+            return self._evaluate([inputs[left[place]] for place in places])
 
-        for places, results in self._shares.each([len(item.tokens) for item in ordered], evaluate):
-            for place, (vector, finite) in zip(places, results, strict=True):
-                found[order[place]] = vector
-                spoiled += [] if finite else [order[place]]
-        return StepResult(tuple(vector for vector in found if vector is not None), tuple(sorted(spoiled)))
+        shared = self._shares.each([len(inputs[place].tokens) for place in left], evaluate) if left else ()
+        for places, results in shared:
+            for place, result in zip(places, results, strict=True):
+                found[left[place]] = result
+        spoiled = tuple(place for place, (_, finite) in enumerate(found) if not finite)
+        return StepResult(tuple(vector for vector, _ in found), spoiled)
+
+    def _pooled_natively(self, inputs: Sequence[Evaluate]) -> dict[int, tuple[Vector, bool]]:
+        """By place, the vectors of those that are pooled as a whole, if the native library does that: a call of their
+        own, so that no input's numbers depend on what others ask for."""
+        states, stages = self._states, self._stages
+        if not isinstance(states, NativeStates) or not isinstance(stages, Vectors) or stages.native is None:
+            return {}
+        places = [place for place, item in enumerate(inputs) if not item.raw and not item.pools]
+        if not places:
+            return {}
+        vectors = states.pooled([inputs[place] for place in places], stages.native, unit=stages.unit)
+        found = ((Vector(rows.tobytes()), all_finite(rows)) for rows in vectors)
+        return dict(zip(places, found, strict=True))
 
     def vectors(self, texts: Sequence[Sequence[int]]) -> list[Rows]:
         """The vector of each whole input, fp32: one step for each."""
