@@ -153,7 +153,9 @@ def main() -> None:
         measure_memory(args, gguf_of(args), Samples(args.folder))
     else:
         there = running(args.folder)
-        sides = [there[name] for name in args.sides] if args.sides else list(there.values())
+        for name in set(args.sides) - there.keys():
+            print(f"{name} does not run, and is left out", file=sys.stderr)
+        sides = [there[name] for name in args.sides if name in there] if args.sides else list(there.values())
         if args.what == "down":
             for side in sides:
                 side.end()

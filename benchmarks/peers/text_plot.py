@@ -21,7 +21,8 @@ def bars(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     rows = result["rows"]
-    panels = [panel for panel in PANELS if panel in rows]
+    if not (panels := [panel for panel in PANELS if panel in rows]):
+        return
     down = -(-len(panels) // 3)
     figure, axes = pyplot.subplots(down, 3, figsize=(13, 0.6 + 2.9 * down), squeeze=False)
     for axis in axes.flat[len(panels) :]:
