@@ -40,6 +40,7 @@ from headway.replica.messages import (
     Submit,
     ToFront,
     Told,
+    TurnedAway,
     decode_to_front,
     encode,
 )
@@ -127,6 +128,31 @@ def line() -> Iterator[Line]:
     line.close()
 
 
+def test_a_step_is_told_before_it_runs_unless_the_same_go_on_with_the_same(line: Line) -> None:
+    """Each message wakes the front. A prompt of two chunks and the first decode position are news; further ones are
+    not, until someone has to wait for a seat."""
+    prompt = tuple(range(20))
+    alone, four = (TextRequest(id=f"told-{n}", prompt=prompt, max_tokens=6, ignore_eos=True, n=n) for n in (1, 4))
+
+    def steps(*news: TextRequest) -> list[tuple[Stepped, bool]]:
+        """Each step of these, and whether it was told with its result."""
+        line.say(encode(Submit(news[0], news[1:])))
+        told = []
+        while {new.id for new in news} - line.story.ended.keys():
+            message = line.hear()
+            assert isinstance(message, Told)
+            ends = any(isinstance(event, Committed) for event in message.events)
+            told += [(event, ends) for event in message.events if isinstance(event, Stepped)]
+        return told
+
+    told = [(step.members[0].doing, ends) for step, ends in steps(alone)]
+    assert told == [("prefill", False)] * 2 + [("decode", False)] + [("decode", True)] * 4
+    line.clears()
+    waited = [ends for step, ends in steps(four, alone) if step.waits]
+    assert waited and not any(waited)
+    line.clears()
+
+
 NUMBERS = st.one_of(
     st.integers(-2, 9), st.sampled_from([-(1 << 63), -(1 << 31), 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 )
@@ -151,7 +177,10 @@ GOOD_REQUESTS = st.builds(
     sampling=SAMPLINGS.map(lambda sampling: msgspec.structs.replace(sampling, bias=())),
 )  # fmt: skip
 MESSAGES = st.one_of(
-    st.builds(Submit, GOOD_REQUESTS), st.builds(Submit, REQUESTS), st.builds(Cancel, NAMES, st.text(max_size=3))
+    st.builds(Submit, GOOD_REQUESTS),
+    st.builds(Submit, REQUESTS),
+    st.builds(Cancel, NAMES, st.text(max_size=3)),
+    st.builds(TurnedAway, st.sampled_from(["fake", "other"]), NUMBERS),
 )
 LEAVES = st.none() | st.booleans() | NUMBERS | FLOATS | st.text(max_size=4) | st.binary(max_size=4)
 SHALLOW = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.text(max_size=3), LEAVES, max_size=3)

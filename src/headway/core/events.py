@@ -31,8 +31,9 @@ class Event(msgspec.Struct, frozen=True, gc=False, tag_field="event", kw_only=Tr
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
-    pool that is counted in bytes are bytes; `weights` and `state` are data types. With `gap_ms` the budget of a step
-    follows the time, up to `step_tokens`.
+    pool that is counted in bytes are bytes; `weights` and `state` are data types, and `weights_why` says why the
+    weights have theirs, where none was asked for. With `gap_ms` the budget of a step follows the time, up to
+    `step_tokens`.
     """
 
     model: str
@@ -44,6 +45,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     threads: int
     gap_ms: float | None = None
     weights: str
+    weights_why: str = ""
     state: str = ""
     kernels: dict[str, str] = {}
     pattern: str = "text"
@@ -317,7 +319,7 @@ class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
     cut       from here on admission goes by `reserve`, until `needed` windows in a row had no preemption; `clean`
               were it so far
     offered   what came while admission was cut, and `rejected` what of it was not admitted: means per second since
-              then
+              then; those that the front turned away for want of a place in the queue are in both
     """
 
     step: int

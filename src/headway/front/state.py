@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count, takewhile
 from shlex import quote
@@ -21,11 +21,22 @@ from headway.front.ids import plain_ids
 from headway.front.inbox import Arrivals, End, Inbox
 from headway.front.limits import ServeLimits
 from headway.front.looks import Looks
-from headway.front.models import front_model
+from headway.front.models import FrontModel, front_model
 from headway.front.quota import Claim, WaitingQuota
 from headway.front.served import ServedModels
 from headway.replica.link import Link
-from headway.replica.messages import Cancel, LoadFailed, Loading, Looked, Ready, Rejected, Submit, ToFront, Told
+from headway.replica.messages import (
+    Cancel,
+    LoadFailed,
+    Loading,
+    Looked,
+    Ready,
+    Rejected,
+    Submit,
+    ToFront,
+    Told,
+    TurnedAway,
+)
 from headway.replica.options import ReplicaOptions
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import Story
@@ -37,6 +48,8 @@ from headway.story.tell.alarms import alarm
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
 _RATE_OVER_S = 30.0
+#: The replica is told so often how many requests found no place.
+_TELL_AWAY_S = 1.0
 #: So many steps' tokens may lie in an inbox. A client that is further behind is a slow reader.
 MOST_BEHIND = 16_384
 
@@ -82,7 +95,8 @@ class Front:
         self._inboxes: dict[str, Inbox] = {}
         self._ends: deque[float] = deque(maxlen=1000)
         self._ids = {"r": count(1), "look": count(1)}
-        self._moved_at = time.monotonic()
+        self._moved_at = self._told_away_at = time.monotonic()
+        self._untold: Counter[str] = Counter()  # turned away for want of a place since the replica was told, by model
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -142,6 +156,13 @@ class Front:
     def turn_away(self, reason: str, model: str | None = None) -> None:
         """Count a request that never got a record: of the first model, where none is known to be meant."""
         self.metrics.refuse(model or next(iter(self.models)), reason)
+
+    def no_place(self, model: FrontModel | None, requests: int) -> None:
+        """The same for want of a place in the queue. The replica is told how many such `requests` there were: it is
+        demand that a cut of admission keeps out."""
+        name = next(iter(self.models)) if model is None else model.name
+        self.turn_away("queue", name)
+        self._untold[name] += requests
 
     def cancel(self, request_id: str, by: str) -> None:
         """Ask the replica to end a request; its inbox tells when it has."""
@@ -258,6 +279,8 @@ class Front:
     def _told(self, message: Told) -> None:
         """Whatever is wrong in what the replica says: of those that it says are over, none stays."""
         self._moved_at = time.monotonic()
+        if self._untold and self._moved_at - self._told_away_at >= _TELL_AWAY_S:
+            self._tell_away()
         over: list[str] = []
         try:
             for event in message.events:
@@ -271,6 +294,13 @@ class Front:
         finally:
             for request_id in over:
                 self._close(request_id)
+
+    def _tell_away(self) -> None:
+        """Once in a while, as the replica steps, so that a flood costs it little."""
+        self._told_away_at = self._moved_at
+        for name, requests in self._untold.items():
+            self.link.say(TurnedAway(name, requests))
+        self._untold.clear()
 
     def _advance(self, event: ev.AnyEvent) -> None:
         """What an exchange waits for beside its answer: its request is queued, or admitted."""

@@ -33,6 +33,14 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     id: str
 
 
+class TurnedAway(msgspec.Struct, frozen=True, tag="turned_away"):
+    """Since the last such message so many requests for `model` were not submitted, since too many wait. Nothing but
+    what is told of a cut of admission depends on it."""
+
+    model: str
+    requests: int
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End the process. Live requests are abandoned, so the front drains first."""
 
@@ -78,6 +86,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            weights_why=self.facts.weights_why,
             state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
@@ -125,7 +134,7 @@ class Told(msgspec.Struct, frozen=True, gc=False, tag="told"):
     emissions: tuple[AnyEmission, ...] = ()
 
 
-ToReplica: TypeAlias = Submit | Cancel | Look | Stop
+ToReplica: TypeAlias = Submit | Cancel | Look | TurnedAway | Stop
 ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Looked | Told
 
 _MessageT = TypeVar("_MessageT")

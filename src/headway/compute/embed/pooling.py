@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ POOLING: dict[PoolingMode, Callable[[Rows], Rows]] = {
     "mean_sqrt": lambda states: np.add.reduce(states) / np.sqrt(np.float32(len(states))),
     "weighted_mean": lambda states: _weighted(states),
 }
+#: Pooling that the native library does as it leaves the last layer.
+_NATIVE: dict[PoolingMode, Literal["firsts", "means"]] = {"cls": "firsts", "mean": "means"}
 _LEAST_LENGTH = np.float32(1e-12)
 _STAGE_ACTIVATIONS = {
     "Identity": lambda x: x,
@@ -56,6 +59,10 @@ class Vectors:
         self.values = modules.dense[-1].outputs if modules.dense else hidden * len(modules.pooling)
         #: An input's first hidden state is all that is looked at.
         self.first_only = set(modules.pooling) == {"cls"}
+        #: What the native library can do of all stages; `unit`: and divide each vector by its length.
+        plain = len(modules.pooling) == 1 and not modules.dense
+        self.native = _NATIVE.get(modules.pooling[0]) if plain else None
+        self.unit = modules.normalize
 
     def __call__(self, states: Rows) -> Rows:
         """[values] of one input's [positions, hidden]."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
-from typing import Protocol, TypeAlias
+from itertools import accumulate, chain, groupby
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from headway.compute.embed.pooling import Rows
@@ -21,6 +22,7 @@ from headway.core.plan import Evaluate
 #: Of each input, the hidden states that ranges and single positions are read from, and those that it is pooled from
 #: as a whole: [positions, hidden] each.
 States: TypeAlias = Iterator[tuple[Rows, Rows]]
+_Ints: TypeAlias = npt.NDArray[np.int32]
 
 
 class WholeInputs(Protocol):
@@ -115,15 +117,24 @@ class NativeStates:
         self._encoder = encoder
         self.words = {"products": encoder.product_words, "attention": encoder.words}
 
+    def pooled(self, inputs: Sequence[Evaluate], pooling: Literal["firsts", "means"], *, unit: bool) -> Rows:
+        """One vector for each of `inputs`, in any order: [inputs, hidden]; with `unit`, of length 1."""
+        return self._encoder(*_flat(inputs), result=pooling, unit=unit)
+
     def __call__(self, inputs: Sequence[Evaluate], *, first_only: bool) -> States:
-        tokens = np.array([token for item in inputs for token in item.tokens], np.int32)
-        lengths = np.array([len(item.tokens) for item in inputs], np.int32)
-        pairs = any(item.second for item in inputs)
-        seconds = np.array([item.second for item in inputs], np.int32) if pairs else None
         firsts = first_only and not any(item.raw or item.pools for item in inputs)
-        states = self._encoder(tokens, lengths, seconds, firsts=firsts).numpy()
+        tokens, lengths, seconds = _flat(inputs)
+        states = self._encoder(tokens, lengths, seconds, result="firsts" if firsts else "states")
         for mine in _parted(states, [1] * len(inputs) if firsts else lengths.tolist()):
             yield mine, mine[:1] if first_only else mine
+
+
+def _flat(inputs: Sequence[Evaluate]) -> tuple[_Ints, _Ints, _Ints | None]:
+    """Tokens of all inputs, one after another; lengths; and where second texts begin, if there are any."""
+    lengths = np.array([len(item.tokens) for item in inputs], np.int32)
+    tokens = np.fromiter(chain.from_iterable(item.tokens for item in inputs), np.int32, int(lengths.sum()))
+    pairs = any(item.second for item in inputs)
+    return tokens, lengths, np.array([item.second for item in inputs], np.int32) if pairs else None
 
 
 def _parted(states: Rows, lengths: Sequence[int]) -> Iterator[Rows]:

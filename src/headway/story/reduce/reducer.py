@@ -172,7 +172,6 @@ class Story:
             self._wait(record, event.wait, event.at)
 
     def _supplied(self, event: ev.Supplied) -> None:
-        self.stuck.pop(event.id, None)
         if record := self.live.get(event.id):
             self._judge(record, None, event.at)
             self._queue(record, event.at)
@@ -243,6 +242,7 @@ class Story:
 
     def _seatless(self, record: Record, at: int) -> None:
         """It awaits no blocks any more; what it waits for the next step tells."""
+        self.stuck.pop(record.id, None)
         self._judge(record, None, at)
         record.turn_to("preempted" if record.preemptions else "queued", at, "turn", "order")
         self._judged.setdefault(record.model, set()).add(record.id)
@@ -253,8 +253,9 @@ class Story:
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)
         self.step, self.stepped_at, self.models[model] = event.step, event.at, event.levels
-        for told in [told for told in self.stuck.values() if told.model == model and told.wait.on != "input"]:
-            del self.stuck[told.id]  # somebody moves
+        for told in [told for told in self.stuck.values() if told.model == model]:
+            if told.wait.on != "input" or event.waits.get(told.id, told.wait) != told.wait:
+                del self.stuck[told.id]  # somebody moves, or its blocks come
         behind = self._judged.get(model, set()).union(self._fresh.pop(model, ())) - event.waits.keys()
         self._judged[model] = set()
         for request_id in behind:
