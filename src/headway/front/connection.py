@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headway.front.exchange import OUTGOING
+from headway.front.exchange import INCOMING, OUTGOING
 from headway.front.limits import ServeLimits
 from headway.front.refusals import Refusal
 from headway.front.writing import Answer
@@ -60,6 +60,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._lost = False
         self._when_gone: Callable[[], None] | None = None
         self.silent_since = self.loop.time()
+        self._silent = False  # it is open and nothing is asked
 
     # -- what comes ------------------------------------------------------------------------------------------
 
@@ -76,7 +77,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self.data_received(bytes(self._read[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self._silent = False
         if self._wrong:
             return
         in_body, self._begun = self._in_body, 0
@@ -136,6 +137,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
+        scope["state"][INCOMING] = self.cycle
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)
         else:
@@ -152,8 +154,12 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     # -- how long it may take ----------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        self.silent_since = self.loop.time()
-        super().on_response_complete()
+        """As uvicorn's, but for the timer of each silence."""
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
         if self._wrong and not self.pipeline:
             self._end_in_turn()
         else:
@@ -169,7 +175,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     @property
     def silent(self) -> bool:
         """Whether it is open and nothing is asked."""
-        return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
+        return self._silent and not self.transport.is_closing()
 
     @property
     def _answered(self) -> bool:
@@ -183,7 +189,6 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         elif self._in_body:
             self._bound(self._limits.body_seconds, self.transport.close)
         elif self._head_bytes:
-            self._unset_keepalive_if_required()
             self._bound(self._limits.header_seconds, self._headers_are_late)
         else:
             self._in_time()
@@ -194,11 +199,22 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             self._late = self.loop.call_later(seconds, end)
 
     def _await_request(self) -> None:
+        """One timer for many silences: it looks how long the last one has been."""
+        self._silent, self.silent_since = True, self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self.silent_since = self.loop.time()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.config.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._look_again(self.config.timeout_keep_alive)
+
+    def _look_again(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_at_silence)
+
+    def _look_at_silence(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._silent:
+            left = self.silent_since + self.config.timeout_keep_alive - self.loop.time()
+            if left > 0:
+                self._look_again(left)
+            else:
+                self.timeout_keep_alive_handler()
 
     def _in_time(self) -> None:
         if self._late is not None:

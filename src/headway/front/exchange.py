@@ -24,8 +24,8 @@ from headway.front.target import to_origin_form
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = "headway.exchange"
-#: Under this key of the server's state an exchange finds what it knows of its connection.
-OUTGOING = "headway.outgoing"
+#: Under these keys of the server's state an exchange finds what it knows of its connection, and of its body.
+OUTGOING, INCOMING = "headway.outgoing", "headway.incoming"
 
 
 class Outgoing(Protocol):
@@ -93,12 +93,12 @@ class Exchanges:
         received_at = self._front.clock.now_ns()
         refusal = to_origin_form(scope) or self._guard.refusal(scope)
         id, malformed = self._name(scope, admitted=refusal is None)
-        outgoing: Outgoing | None = scope.get("state", {}).get(OUTGOING)
-        scope[_KEY] = current = Exchange(id, received_at, outgoing)
+        state = scope.get("state", {})
+        scope[_KEY] = current = Exchange(id, received_at, state.get(OUTGOING))
         limits, coding = self._front.limits, body_coding(scope)
         unread = coding if isinstance(coding, Refusal) else length_refusal(scope, limits)
         current.refusal = refusal or malformed or unread
-        body: Receive = BoundedBody(receive, limits)
+        body: Receive = BoundedBody(receive, limits, state.get(INCOMING))
         if isinstance(coding, str):
             body = InflatedBody(body, coding, limits)
 
