@@ -28,6 +28,7 @@ from world import World
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.space import recovery_loop as bench
+from benchmarks.space.recovery_loop import Setting
 
 S = 10**9
 WELL, LOOPS = Rates(0, 0, 400, 100), Rates(5, 200, 400, 60)
@@ -131,6 +132,25 @@ def test_a_watch_counts_windows_of_busy_seconds_and_tells_what_a_cut_keeps_out()
     assert over.rejected == Demand(1.5, 300.0)
 
 
+def test_those_who_found_no_place_in_the_queue_are_demand_too_as_long_as_those_that_came():
+    watch = Watch(auto=True)
+    watch.arrived(100)
+    seconds(watch, 0, WELL)
+    seconds(watch, 100, LOOPS)
+    watch.turned_away(70)  # before the cut: not its doing
+    seconds(watch, 200, WELL, 1)
+    watch.turned_away(30)
+    seconds(watch, 201, WELL, WINDOW_SECONDS - 1)
+    (lasts,) = seconds(watch, 300, WELL, 1)  # nobody came since: as long as those that came before
+    assert (lasts.offered, lasts.rejected) == (Demand(3.0, 300.0), Demand(3.0, 300.0))
+    for _ in range(10):
+        watch.arrived(40)
+        watch.admitted(40)
+    seconds(watch, 301, WELL, WINDOW_SECONDS - 1)
+    (over,) = seconds(watch, 400, WELL, 1)
+    assert (over.offered, over.rejected) == (Demand(2.0, 80.0), Demand(1.5, 60.0))
+
+
 # -- admission ------------------------------------------------------------------------------------------------
 
 
@@ -165,31 +185,32 @@ SHORT = replace(bench.SHORT, prompt=192, position_ns=600_000)
 def eager() -> dict[str, bench.Run]:
     blocks = EAGER.blocks(1, 1)
     return {
-        "loop": bench.serve(EAGER, blocks, "warn", since=11, until=21),
-        "cut": bench.serve(EAGER, blocks, "auto"),
-        "more": bench.serve(EAGER, blocks + 1, "auto", since=11, until=21),
+        "loop": bench.serve(EAGER, Setting(blocks), since=11, until=21),
+        "cut": bench.serve(EAGER, Setting(blocks, "auto")),
+        "more": bench.serve(EAGER, Setting(blocks + 1, "auto"), since=11, until=21),
+        "advised": bench.serve(EAGER, Setting(blocks, admit="reserve"), since=11, until=21),
     }
 
 
 @pytest.fixture(scope="module")
 def short() -> dict[str, bench.Run]:
     blocks = SHORT.blocks(2, 1)
-    cut = bench.serve(SHORT, blocks, "auto")
-    needed = found(cut).evidence["blocks_needed"]
-    return {"cut": cut, "advised": bench.serve(SHORT, needed, "auto", since=11, until=21)}
+    cut = bench.serve(SHORT, Setting(blocks, "auto"))
+    advised, _ = bench.as_advised(cut.setting, found(cut)).values()
+    return {"cut": cut, "advised": bench.serve(SHORT, advised, since=11, until=21)}
 
 
 def test_ten_preemptions_a_second_are_a_loop_which_the_cut_ends_and_more_memory_too(eager):
-    loop, cut, more = eager.values()
+    loop, cut, more, advised = eager.values()
     assert (loop.rates.preempted, loop.rates.recomputed) == pytest.approx((10, 10 * 192), rel=0.02)
     assert loop.rates.prompt == pytest.approx(2 * 10 * 192 + 10 * 15, rel=0.02)
     (began,) = loop.told
     assert began.phase == "began" and loop.rates.goodput < 0.8 * began.best.goodput
     assert [(event.phase, event.cut) for event in cut.told] == [("began", True), ("lasts", True)]
-    for run in (cut, more):
+    for run in (cut, more, advised):
         assert (run.rates.preempted, run.rates.recomputed) == (0, 0)
         assert run.rates.goodput > 1.5 * loop.rates.goodput and not run.waiting
-    assert more.told == []
+    assert more.told == advised.told == []
 
 
 def test_a_cut_that_keeps_nothing_out_says_that_admission_was_too_eager(eager):
@@ -211,6 +232,14 @@ def test_a_cut_that_keeps_demand_out_names_what_covers_it_and_with_that_the_same
     assert "no quality" in finding.next and "--state bf16 (2 times the blocks" in finding.but
     assert "--state int8 (3.8 times the blocks; its values are rounded more, perplexity +0.2%" in finding.but
     assert not advised.told and advised.rates.preempted == 0 and advised.rates.goodput > cut.rates.goodput
+
+
+def test_what_a_cut_keeps_out_is_the_same_whether_it_waits_or_is_turned_away(short):
+    bounded = bench.serve(SHORT, replace(short["cut"].setting, places=3))
+    assert short["cut"].waiting > 20 and bounded.waiting <= 3
+    assert bounded.rejected.requests == pytest.approx(short["cut"].rejected.requests, abs=0.3)
+    assert bounded.rejected.positions == pytest.approx(192 * bounded.rejected.requests)
+    assert found(bounded).evidence["cause"] == "memory"
 
 
 def test_more_memory_is_not_advised_where_the_host_has_none(short):
@@ -291,7 +320,7 @@ def test_a_loop_is_told_in_the_metrics_on_the_board_and_in_words_until_it_is_ove
          "again, 50% of all prompt work (0% at its best); goodput fell from 100.0 to 60.0 tokens a second."),
         (recovery(), " Admission is cut until 2 windows of 10 s had no preemption."),
         (recovery("lasts", rejected=Demand(2.5, 5000), clean=1),
-         "Admission to fake is cut, which keeps 2.50 requests and 5,000 prompt positions a second waiting; 1 of 2 "
+         "Admission to fake is cut, which keeps out 2.50 requests and 5,000 prompt positions a second; 1 of 2 "
          "windows without a preemption"),
         (recovery("over", cut=False, clean=2), "Admission is no longer cut. The recovery loop"),
     ],
@@ -305,12 +334,19 @@ def test_a_loop_in_words(event, says):
 
 def test_only_the_same_wait_of_the_same_request_in_a_row_is_counted():
     repeats, wait = Repeats(), Wait(on="input", rule="reload", unit="blocks", need=8, have=2, short=6)
-    assert [repeats.note("a", "a", wait) for _ in range(TIMES)] == list(range(1, TIMES + 1))
-    assert repeats.note("b", "b", wait) == 1
+    assert [repeats.note("a", "a", wait, at=0) for _ in range(TIMES)] == list(range(1, TIMES + 1))
+    assert repeats.note("b", "b", wait, at=0) == 1
     further = msgspec.structs.replace(wait, have=3, short=5)
-    assert [repeats.note("a", "a", further), repeats.note("a", "a", further)] == [1, 2]
+    assert [repeats.note("a", "a", further, at=0), repeats.note("a", "a", further, at=0)] == [1, 2]
     repeats.forget("a")
-    assert repeats.note("a", "a", further) == 1
+    assert repeats.note("a", "a", further, at=0) == 1
+
+
+def test_of_looks_that_must_be_apart_none_counts_that_comes_too_soon():
+    repeats, wait = Repeats(), Wait(on="input", rule="reload", unit="blocks", need=8, have=2, short=6)
+    assert [repeats.note("a", "a", wait, at, apart_ns=10) for at in (5, 14, 15, 24, 25)] == [1, 0, 2, 0, 3]
+    further = msgspec.structs.replace(wait, have=3, short=5)
+    assert repeats.note("a", "a", further, 26, apart_ns=10) == 1
 
 
 def test_a_decision_that_is_no_progress_in_words():

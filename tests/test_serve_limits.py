@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
+from headway.front import state
 from headway.front.limits import BoundedBody, ServeLimits
 from headway.front.quota import Claim, Shortfall, WaitingQuota
 from headway.front.refusals import Refusal
+from headway.replica.messages import TurnedAway
 from serving import MODEL, together, until
 
 POSITIONS, BODY_BYTES, WAITING = 1000, 20_000, 5
@@ -154,6 +156,31 @@ def test_no_more_requests_wait_than_may_however_close_together_they_come(blocked
 
     statuses = together([ask] * 12 + [open_later])[:-1]
     assert sorted(statuses) == [200] * WAITING + [429] * (12 - WAITING)
+
+
+def test_the_replica_is_told_how_many_requests_found_no_place(
+    blocked: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that finds no place counts as many; a request that finds none before its body is read counts once."""
+    told: list[TurnedAway] = []
+    link = blocked.front.link
+    say = link.say
+
+    def note(message: Any) -> None:
+        told.extend([message] if isinstance(message, TurnedAway) else [])
+        say(message)
+
+    monkeypatch.setattr(link, "say", note)
+    monkeypatch.setattr(state, "_TELL_AWAY_S", 0.0)
+    blocked.front._untold.clear()
+    for i in range(WAITING - 1):
+        waiting(blocked, 10, f"w{i}")
+    assert blocked.complete([[7], [8]], max_tokens=1).status_code == 429  # type: ignore[list-item]
+    waiting(blocked, 10, "last")
+    assert [blocked.complete([7], max_tokens=1).status_code for _ in range(3)] == [429] * 3
+    blocked.executor.gate.set()
+    until(lambda: sum(message.requests for message in told) == 2 + 3)
+    assert {message.model for message in told} == {MODEL}
 
 
 def test_room_comes_back_when_a_prompt_is_admitted_cancelled_refused_or_means_nothing(server: FakeServer) -> None:

@@ -1,4 +1,5 @@
-"""How much quicker the native kernels make a step, rounded weights and state: `python benchmarks/native/steps.py`.
+"""How much quicker the native kernels, rounded weights and rounded state make a step:
+`python benchmarks/native/steps.py`.
 
 Each shape is run by every side (`WEIGHTS:NATIVE` or `WEIGHTS:NATIVE:STATE`, as these options have it) in turn, in one
 process, over and over; what counts is the ratio within a round. Prints the median step of each side, its positions

@@ -1,4 +1,5 @@
-"""The pool shrinks under a constant load: goodput, preemptions and the recompute tax under each `--admit`.
+"""The pool shrinks under a constant load: goodput, preemptions, the recompute tax and how much of the pool is in use
+under each `--admit`.
 
     python -m benchmarks.space.admissions [--out FILE.json] [--plot FILE.png]
 
@@ -13,6 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.space.kept import described
 from benchmarks.space.load import Asked, Costs, Outcome, Setting, conversations, serve
@@ -50,38 +52,60 @@ def measure(asked: Sequence[Asked], sizes: Iterable[int] = SIZES, costs: Costs |
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: for each admission goodput (tokens/s), its part of the best, preemptions, recomputed share."""
-    head = "| blocks | " + " | ".join(f"{admit}: tokens/s, of best, preempted, recomputed" for admit in ADMISSIONS)
-    lines = [f"{head} |", "|---" * (len(ADMISSIONS) + 1) + "|"]
+    """Markdown: goodput in tokens/s, with its part of the best, preemptions, recomputed share, occupancy."""
+    head = "| blocks | admission | goodput, tokens/s | of the best | preemptions | recomputed | occupancy |"
+    lines = [head, "|---" * 7 + "|"]
     for row in rows:
-        cells = [
-            f"{each.goodput:.0f}, {each.goodput / row.best:.0%}, {each.preemptions}, {each.recompute_share:.1%}"
-            for each in row.outcomes.values()
+        lines += [
+            f"| {row.blocks} | {admit} | {each.goodput:.0f} | {each.goodput / row.best:.0%} | {each.preemptions} | "
+            f"{each.recompute_share:.1%} | {each.occupancy:.0%} |"
+            for admit, each in row.outcomes.items()
         ]
-        lines.append(f"| {row.blocks} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def plot(measured: dict[str, list[Row]], path: str) -> None:
-    """Goodput and recomputed share over the size of the pool, a column for each machine."""
+#: A row of plots: what the axis is called, and what of an outcome, as it is kept, it shows.
+_SHOWN = (
+    ("goodput, tokens/s", lambda kept: kept["goodput"]),
+    ("recomputed,\n% of positions", lambda kept: 100 * kept["recompute_share"]),
+    ("pool in use, %", lambda kept: 100 * kept["occupancy"]),
+)
+_COLOURS = {"optimistic": "#c0392b", "headroom": "#1e7d4f", "reserve": "#7f7f7f", "predict": "#1f5fbf"}
+
+
+def plot(document: dict[str, Any], path: str) -> None:
+    """All three over a pool that shrinks, a column for each machine."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, len(measured), figsize=(5 * len(measured), 7), sharex=True, squeeze=False)
-    for column, (machine, rows) in enumerate(measured.items()):
-        sizes = [row.blocks for row in rows]
-        for admit in ADMISSIONS:
-            goodputs = [row.outcomes[admit].goodput for row in rows]
-            shares = [100 * row.outcomes[admit].recompute_share for row in rows]
-            axes[0][column].plot(sizes, goodputs, marker="o", label=admit)
-            axes[1][column].plot(sizes, shares, marker="o", label=admit)
-        axes[0][column].set(title=machine, ylabel="goodput, tokens/s", ylim=(0, None))
-        axes[1][column].set(xlabel="pool, blocks", ylabel="recomputed, % of positions", ylim=(0, None))
-    axes[0][0].legend()
+    machines = document["machines"]
+    figure, axes = pyplot.subplots(3, len(machines), figsize=(4.6 * len(machines), 8), sharex=True, sharey="row",
+                                   squeeze=False)  # fmt: skip
+    for column, (machine, rows) in enumerate(machines.items()):
+        sizes = [row["blocks"] for row in rows]
+        for axis, (label, value) in zip(axes[:, column], _SHOWN, strict=True):
+            for admit in ADMISSIONS:
+                values = [value(row[admit]) for row in rows]
+                axis.plot(sizes, values, marker="o", ms=3.5, lw=1.7, color=_COLOURS[admit], label=admit)
+            axis.set(xscale="log", ylabel="" if column else label)
+            axis.set_xticks([800, 400, 200, 100], [800, 400, 200, 100])
+            axis.minorticks_off()
+            axis.grid(axis="y", color="#e5e5e5", lw=0.7)
+            axis.spines[["top", "right"]].set_visible(False)
+        costs, per_second = MACHINES[machine]
+        head = f"a step {costs.step_us / 1e3:g} ms, a position {costs.position_us:g} µs, {per_second:g} requests/s"
+        axes[0][column].set_title(f"{machine}\n", fontweight="bold")
+        axes[0][column].text(0.5, 1.03, head, transform=axes[0][column].transAxes, ha="center", fontsize=8)
+        axes[2][column].set(xlabel="pool, blocks (it shrinks to the right)")
+    for axis in axes[:, 0]:
+        axis.set_ylim(0, None)
+    axes[0][0].invert_xaxis()
+    axes[1][0].legend(loc="upper left", fontsize=9, frameon=False)
+    figure.align_ylabels()
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -97,20 +121,21 @@ def main() -> None:
         print(f"\n{machine}: a step {costs.step_us / 1e3:g} ms, a position {costs.position_us:g} us, "
               f"{per_second:g} requests/s\n\n{table(rows)}\n\n{DEFAULT} is at least {worst:.0%} of the best",
               flush=True)  # fmt: skip
+    kept = {machine: [_kept(row) for row in rows] for machine, rows in measured.items()}
+    document = {**described(), "requests": args.requests, "machines": kept}
     if args.out:
-        kept = {machine: [_kept(row) for row in rows] for machine, rows in measured.items()}
-        document = {**described(), "requests": args.requests, "machines": kept}
         Path(args.out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if args.plot:
-        plot(measured, args.plot)
+        plot(document, args.plot)
 
 
-def _kept(row: Row) -> dict[str, object]:
+def _kept(row: Row) -> dict[str, Any]:
     """A row as it is kept."""
     return {"blocks": row.blocks} | {
         admit: {
             "goodput": round(each.goodput, 1), "of_best": round(each.goodput / row.best, 3),
             "preemptions": each.preemptions, "recompute_share": round(each.recompute_share, 4),
+            "occupancy": round(each.occupancy, 4),
         }
         for admit, each in row.outcomes.items()
     }  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from headway.compute.executor import ModelFacts
 from headway.core.clock import ModelledClock
-from headway.core.events import AnyEvent, Committed, Finished, Preempted
+from headway.core.events import AnyEvent, Committed, Finished, Preempted, Stepped
 from headway.core.plan import Span, SpanResult, StepPlan, StepResult
 from headway.core.request import TextRequest
 from headway.engine.loop import Engine
@@ -95,6 +95,9 @@ class Outcome:
     decoded: int = 0
     recomputed: int = 0
     most_running: int = 0
+    live_ns: float = 0.0  # blocks of the pool in use, times how long
+    step_ns: float = 0.0
+    planned: Stepped | None = None
 
     @property
     def goodput(self) -> float:
@@ -106,6 +109,12 @@ class Outcome:
         """The recompute tax: recomputed positions of all that were evaluated."""
         evaluated = self.prefilled + self.decoded + self.recomputed
         return self.recomputed / evaluated if evaluated else 0.0
+
+    @property
+    def occupancy(self) -> float:
+        """Blocks in use while steps ran, on average: the share of the pool that sequences held."""
+        total = self.planned.levels.total if self.planned else 0
+        return self.live_ns / (self.step_ns * total) if self.step_ns else 0.0
 
 
 def conversations(count: int, per_second: float, *, seed: int = 1, max_tokens: int = 512) -> list[Asked]:
@@ -150,7 +159,13 @@ def serve(asked: Sequence[Asked], setting: Setting, costs: Costs | None = None) 
 
 def _count(event: AnyEvent, outcome: Outcome) -> None:
     match event:
+        case Stepped():
+            outcome.planned = event
         case Committed(outcomes=spans):
+            assert outcome.planned is not None
+            took = event.at - outcome.planned.at
+            outcome.step_ns += took
+            outcome.live_ns += took * outcome.planned.levels.live
             for span in spans:
                 outcome.prefilled += span.prefilled
                 outcome.decoded += span.decoded

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from benchmarks.space.kept import described
 
 from headway.compute.fake import FakeExecutor, linear_cost
 from headway.core.clock import ModelledClock
-from headway.core.events import AnyEvent, Loaded, Recovery
+from headway.core.events import Admitted, AnyEvent, Finished, Loaded, Recovery
 from headway.core.recovery import NO_DEMAND, NO_RATES, Demand, Rates
 from headway.core.request import TextRequest
 from headway.engine.loop import Engine
@@ -67,79 +68,140 @@ class Load:
 
 EAGER = Load(step_ns=1_496_923)  # with which a pair takes 100 ms in the loop
 SHORT = Load(answer=50, short=False, per_second=7, calm=5, position_ns=60_000)
+#: So many may wait where others are turned away; and when a story's server is started again as advised.
+PLACES, RESTART_S = 20, 80
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a load is served.
+
+    places   so many requests may wait; who comes when as many do is turned away
+    then     (second, setting): from then on it is served so, after a restart; what was alive is sent again
+    """
+
+    blocks: int
+    recovery: str = "warn"
+    admit: str = "optimistic"
+    places: int | None = None
+    then: tuple[int, Setting] | None = None
 
 
 @dataclass
 class Run:
-    """What came of a load."""
+    """What came of a load; `admitted` and `came` count requests by second."""
 
-    blocks: int
-    recovery: str
+    setting: Setting
     rates: Rates = NO_RATES
     rejected: Demand = NO_DEMAND
     waiting: int = 0
     told: list[Recovery] = field(default_factory=list)
     seconds: dict[int, Rates] = field(default_factory=dict)
     events: list[AnyEvent] = field(default_factory=list)
+    came: Counter[int] = field(default_factory=Counter)
+    admitted: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def blocks(self) -> int:
+        return self.setting.blocks
 
 
-def serve(load: Load, blocks: int, recovery: str, *, since: int = 22, until: int = 32, calm: bool = False) -> Run:
+class Server:
+    """A modelled server, and what is told of it."""
+
+    def __init__(self, load: Load, setting: Setting) -> None:
+        self.clock, self.work, self.run = ModelledClock(), Work(), Run(setting)
+        self._load = load
+        self._live: dict[str, TextRequest] = {}
+        self.start(setting)
+
+    def start(self, setting: Setting) -> None:
+        """Serve so from now on, and first what is alive."""
+        self.setting, load = setting, self._load
+        executor = FakeExecutor(
+            blocks=setting.blocks, block_tokens=BLOCK, clock=self.clock,
+            cost_ns=linear_cost(step_ns=load.step_ns, position_ns=load.position_ns),
+        )  # fmt: skip
+        facts = executor.facts
+        options = EngineOptions(step_tokens=4096, admit=setting.admit, recovery=setting.recovery)
+        memory = StateMemory(BlockPool(setting.blocks, BLOCK), prefix_cache=False)
+        self.model = text_model(executor, memory, options)
+        self.engine = Engine([self.model], self.clock, emit=self._emit)
+        self._emit(
+            Loaded(
+                at=self.clock.now_ns(), model=facts.name, blocks=setting.blocks, block_tokens=BLOCK,
+                block_bytes=facts.block_bytes, threads=1, seats=options.seats, step_tokens=options.step_tokens,
+                weights="fp32", state="fp32",
+            )
+        )  # fmt: skip
+        for request in self._live.values():
+            self.engine.add(request)
+
+    def add(self, request: TextRequest) -> None:
+        """A request comes."""
+        self.run.came[self.clock.now_ns() // S] += 1
+        if self.setting.places is not None and len(self.model.queues.waiting) >= self.setting.places:
+            self.engine.turned_away(self.model.name, 1)
+            return
+        self._live[request.id] = request
+        self.engine.add(request)
+
+    def step(self) -> None:
+        """One step, or a millisecond without work."""
+        if self.setting.then is not None and self.clock.now_ns() >= self.setting.then[0] * S:
+            self.start(self.setting.then[1])
+        if self.engine.busy:
+            self.engine.step()
+        else:
+            self.clock.advance(S // 1000)
+
+    def _emit(self, event: AnyEvent) -> None:
+        self.work.fold(event)
+        self.run.events.append(event)
+        match event:
+            case Recovery():
+                self.run.told.append(event)
+            case Admitted(resumed=False):
+                self.run.admitted[event.at // S] += 1
+            case Finished():
+                del self._live[event.id]
+
+
+def serve(load: Load, setting: Setting, *, since: int = 22, until: int = 32, calm: bool = False) -> Run:
     """Serve a load for `until` modelled seconds; rates are means from `since` on. With `calm` it comes all the time
     as before the loop."""
-    clock, run, work = ModelledClock(), Run(blocks, recovery), Work()
-    executor = FakeExecutor(
-        blocks=blocks, block_tokens=BLOCK, clock=clock,
-        cost_ns=linear_cost(step_ns=load.step_ns, position_ns=load.position_ns),
-    )  # fmt: skip
-    facts, options = executor.facts, EngineOptions(step_tokens=4096, admit="optimistic", recovery=recovery)
-    model = text_model(executor, StateMemory(BlockPool(blocks, BLOCK), prefix_cache=False), options)
-
-    def emit(event: AnyEvent) -> None:
-        work.fold(event)
-        run.events.append(event)
-        if isinstance(event, Recovery):
-            run.told.append(event)
-
-    emit(
-        Loaded(
-            at=0, model=facts.name, blocks=blocks, block_tokens=BLOCK, block_bytes=facts.block_bytes, threads=1,
-            seats=options.seats, step_tokens=options.step_tokens, weights="fp32", state="fp32",
-        )
-    )  # fmt: skip
-    engine = Engine([model], clock, emit=emit)
-    callers = _pairs(load, engine, calm) if load.short else _steady(load, engine, calm)
-    while clock.now_ns() < until * S:
+    server = Server(load, setting)
+    callers = _pairs(load, server, calm) if load.short else _steady(load, server, calm)
+    while server.clock.now_ns() < until * S:
         next(callers)
-        if engine.busy:
-            engine.step()
-        else:
-            clock.advance(S // 1000)
-    run.seconds = {each.second: _rates([each]) for each in work.seconds(facts.name)}
-    run.rates = _rates([each for each in work.seconds(facts.name) if since <= each.second < until])
-    run.waiting = len(model.queues.waiting)
+        server.step()
+    run, seconds = server.run, server.work.seconds(server.model.name)
+    run.seconds = {each.second: _rates([each]) for each in seconds}
+    run.rates = _rates([each for each in seconds if since <= each.second < until])
+    run.waiting = len(server.model.queues.waiting)
     run.rejected = run.told[-1].rejected if run.told else NO_DEMAND
     return run
 
 
-def _pairs(load: Load, engine: Engine, calm: bool) -> Iterator[None]:
+def _pairs(load: Load, server: Server, calm: bool) -> Iterator[None]:
     """Between steps: the next two, once both are over; the long one as soon as the short one runs."""
     for number in count():
-        if not calm and engine.clock.now_ns() >= load.calm_s * S:
-            engine.add(_request(f"s{number}", 15, 4))
+        if not calm and server.clock.now_ns() >= load.calm_s * S:
+            server.add(_request(f"s{number}", 15, 4))
             yield
-        engine.add(_request(f"v{number}", load.prompt, load.answer))
+        server.add(_request(f"v{number}", load.prompt, load.answer))
         yield
-        while engine.busy:
+        while server.engine.busy:
             yield
 
 
-def _steady(load: Load, engine: Engine, calm: bool) -> Iterator[None]:
+def _steady(load: Load, server: Server, calm: bool) -> Iterator[None]:
     """Between steps: whoever is due."""
     due = 0.0
     for number in count():
-        while engine.clock.now_ns() < due:
+        while server.clock.now_ns() < due:
             yield
-        engine.add(_request(f"v{number}", load.prompt, load.answer))
+        server.add(_request(f"v{number}", load.prompt, load.answer))
         due += S / (load.calm if calm or due < load.calm_s * S else load.per_second)
 
 
@@ -172,18 +234,37 @@ def advised(run: Run) -> str:
     return f"{found.says} Next: {found.next}. {found.but}".strip()
 
 
-def rows(load: Load, blocks: int, more: int, **how: int) -> dict[str, Run]:
-    """Before, in the loop, with admission cut, and the same load again with what the doctor advises and with `more`
-    blocks."""
-    cut = serve(load, blocks, "auto", **how)
-    needed = finding(cut).evidence.get("blocks_needed")
+def as_advised(setting: Setting, found: Finding) -> dict[str, Setting]:
+    """What the doctor advises, as settings, by its words: the first is the best."""
+    if found.evidence["cause"] == "admission":
+        return {"serve with --admit reserve": replace(setting, recovery="warn", admit="reserve")}
+    needed = found.evidence["blocks_needed"]
+    assert isinstance(needed, int)
     return {
-        "before": serve(load, blocks, "warn", calm=True, **how),
-        "in the loop": serve(load, blocks, "warn", **how),
-        "admission cut": cut,
-        **({"as advised": serve(load, needed, "auto", **how)} if needed else {}),
-        "more memory": serve(load, more, "auto", **how),
+        f"raise --memory to {needed} blocks": replace(setting, blocks=needed),
+        "serve with --state bf16 (twice the blocks)": replace(setting, blocks=2 * setting.blocks),
     }
+
+
+def rows(load: Load, blocks: int, **how: int) -> dict[str, Run]:
+    """Before, in the loop, with admission cut, and the same load again with each thing that the doctor advises."""
+    cut = Setting(blocks, "auto")
+    measured = {
+        "before": serve(load, Setting(blocks), calm=True, **how),
+        "in the loop": serve(load, Setting(blocks), **how),
+        "admission cut": serve(load, cut, **how),
+    }
+    found = finding(measured["admission cut"])
+    if found.evidence["cause"] == "memory":
+        measured[f"admission cut, {PLACES} may wait"] = serve(load, replace(cut, places=PLACES), **how)
+    advised = as_advised(cut, found)
+    return measured | {f"as advised: {words}": serve(load, setting, **how) for words, setting in advised.items()}
+
+
+def story(load: Load, blocks: int, advised: Setting, until: int = 100) -> Run:
+    """All of it one after the other: calm, a loop, a cut and its lift, the loop again and a longer cut, and from
+    `RESTART_S` on what is advised."""
+    return serve(load, Setting(blocks, "auto", then=(RESTART_S, advised)), until=until)
 
 
 def table(measured: dict[str, Run]) -> str:
@@ -191,32 +272,10 @@ def table(measured: dict[str, Run]) -> str:
     lines = ["| | blocks | preempted/s | recomputed/s | prompt work/s | goodput, tokens/s | kept out/s | waiting |",
              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for name, run in measured.items():
-        r = run.rates
+        r, kept_out = run.rates, f"{run.rejected.requests:.1f}" if name.startswith("admission cut") else ""
         lines.append(f"| {name} | {run.blocks} | {r.preempted:.1f} | {r.recomputed:,.0f} | {r.prompt:,.0f} | "
-                     f"{r.goodput:,.0f} | {run.rejected.requests:.1f} | {run.waiting} |")  # fmt: skip
+                     f"{r.goodput:,.0f} | {kept_out} | {run.waiting} |")  # fmt: skip
     return "\n".join(lines)
-
-
-def plot(measured: dict[str, dict[str, Run]], path: str) -> None:
-    """Goodput and recomputed positions by second."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, len(measured), figsize=(6 * len(measured), 7), sharex=True, squeeze=False)
-    shown: tuple[tuple[str, Callable[[Rates], float]], ...] = (
-        ("goodput, tokens/s", lambda r: r.goodput), ("recomputed positions/s", lambda r: r.recomputed),
-    )  # fmt: skip
-    for column, (load, runs) in enumerate(measured.items()):
-        for row, (label, value) in enumerate(shown):
-            for name, run in runs.items():
-                axes[row][column].plot([*run.seconds], [value(rates) for rates in run.seconds.values()], label=name)
-            axes[row][column].set(ylabel=label, ylim=(0, None), title=load if not row else "")
-        axes[1][column].set(xlabel="modelled seconds")
-    axes[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -224,21 +283,38 @@ def main() -> None:
     parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--plot", metavar="FILE")
     args = parser.parse_args()
-    measured, said = {}, {}
-    for name, load, blocks, more in (
-        ("eager", EAGER, EAGER.blocks(1, 1), EAGER.blocks(1, 2)),
-        ("short", SHORT, SHORT.blocks(2, 1), SHORT.blocks(4, 16)),
-    ):
-        measured[name] = rows(load, blocks, more)
-        said[name] = {how: advised(measured[name][how]) for how in ("in the loop", "admission cut")}
-        print(f"\n{name}\n\n{table(measured[name])}\n", *said[name].values(), sep="\n", flush=True)
+    document: dict[str, object] = {**described(), "calm_s": EAGER.calm_s, "restart_s": RESTART_S}
+    runs, said, stories = {}, {}, {}
+    for name, load, blocks in (("eager", EAGER, EAGER.blocks(1, 1)), ("short", SHORT, SHORT.blocks(2, 1))):
+        measured = rows(load, blocks)
+        said[name] = {how: advised(measured[how]) for how in ("in the loop", "admission cut")}
+        print(f"\n{name}\n\n{table(measured)}\n", *said[name].values(), sep="\n", flush=True)
+        runs[name] = {how: {"blocks": run.blocks, **asdict(Shown.of(run))} for how, run in measured.items()}
+        words, best = next(iter(as_advised(Setting(blocks, "auto"), finding(measured["admission cut"])).items()))
+        stories[name] = {"advised": words, **_kept(story(load, blocks, best))}
+    document |= {"runs": runs, "doctor": said, "stories": stories}
     if args.out:
-        kept = {load: {name: {"blocks": run.blocks, **asdict(Shown.of(run))} for name, run in runs.items()}
-                for load, runs in measured.items()}  # fmt: skip
-        document = {**described(), "runs": kept, "doctor": said}
         Path(args.out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if args.plot:
-        plot(measured, args.plot)
+        from benchmarks.space.recovery_plot import plot
+
+        plot(document, args.plot)
+
+
+def _kept(run: Run) -> dict[str, object]:
+    """A story as it is kept: numbers by second, and what was told."""
+    last = max(run.seconds)
+    seconds = [
+        {"second": second, "came": run.came[second], "admitted": run.admitted[second],
+         "recomputed": run.seconds[second].recomputed, "goodput": run.seconds[second].goodput}
+        for second in range(last) if second in run.seconds
+    ]  # fmt: skip
+    told = [
+        {"at_s": round(event.at / S, 1), "phase": event.phase, "cut": event.cut, "needed": event.needed,
+         "kept_out_per_s": round(event.rejected.requests, 2)}
+        for event in run.told
+    ]  # fmt: skip
+    return {"seconds": seconds, "told": told}
 
 
 @dataclass(frozen=True)

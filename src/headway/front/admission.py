@@ -13,14 +13,14 @@ from headway.front.refusals import Refusal
 from headway.front.state import Front
 
 
-def refuse_when_full(front: Front, requests: int = 1, field: str = "prompt") -> None:
+def refuse_when_full(front: Front, model: FrontModel | None = None, requests: int = 1, field: str = "prompt") -> None:
     """Raises Refusal (429) when there is no place for `requests` more among `--max-waiting`, and InvalidRequest when
-    there never could be, naming the `field` that has them."""
+    there never could be, naming the `field` that has them. The `model` is None as long as the body is not read."""
     limit = front.limits.max_waiting
     if requests > limit:
         raise InvalidRequest(field, f"{field} is a list of {requests}, and --max-waiting is {limit}")
     if front.waiting + requests > limit:
-        front.turn_away("queue")
+        front.no_place(model, requests)
         more = f", {requests} more arrived" if requests > 1 else ""
         raise _later(front, f"{front.waiting} requests are waiting{more}, and --max-waiting is {limit}")
 
@@ -37,12 +37,12 @@ def claim_place(
     exchange has not submitted them; at most `at_once` of their requests wait at a time. Raises Refusal (429) when
     there is none."""
     requests = len(bounds) if at_once is None else min(len(bounds), at_once)
-    refuse_when_full(front, requests, field)
+    refuse_when_full(front, model, requests, field)
     assert model.ready is not None
     context = model.ready.max_context  # a prompt beyond it is refused, so it never waits
     claim = front.quota.claim(sum(min(bound, context) for bound in bounds), requests)
     if isinstance(claim, Shortfall):
-        front.turn_away("queue")
+        front.no_place(model, requests)
         raise _later(front, str(claim))
     current.claim = claim
 

@@ -123,8 +123,10 @@ class Watch:
         self._counts = _Counts()
         self._second = -1
         self._cut_seconds = 0
-        # since admission is cut: (requests, positions) that came, and of these what was admitted
-        self._come, self._let_in = (0, 0), (0, 0)
+        # since admission is cut: (requests, positions) that came, what of these was admitted, and requests that
+        # found no place in the queue; (requests, positions) that came at any time
+        self._come, self._let_in, self._away = (0, 0), (0, 0), 0
+        self._ever = (0, 0)
 
     @property
     def cut(self) -> bool:
@@ -133,6 +135,12 @@ class Watch:
     def arrived(self, positions: int) -> None:
         """A request queued whose prompt has so many positions."""
         self._come = self._come[0] + 1, self._come[1] + positions
+        self._ever = self._ever[0] + 1, self._ever[1] + positions
+
+    def turned_away(self, requests: int) -> None:
+        """So many requests found no place in the queue. Nobody read their prompts, so these are taken to be as long
+        as those that came; whoever tries again is counted again."""
+        self._away += requests
 
     def admitted(self, positions: int) -> None:
         """Such a request was admitted for the first time."""
@@ -161,7 +169,7 @@ class Watch:
         self._counts = _Counts()
         offered, rejected = self._demand() if before.cut else (NO_DEMAND, NO_DEMAND)
         if self.state.cut and not before.cut:
-            self._cut_seconds, self._come, self._let_in = 0, (0, 0), (0, 0)
+            self._cut_seconds, self._come, self._let_in, self._away = 0, (0, 0), (0, 0), 0
         if not (before.told or self.state.told):
             return None
         phase: Phase = "over" if not self.state.told else "lasts" if before.told else "began"
@@ -171,5 +179,7 @@ class Watch:
     def _demand(self) -> tuple[Demand, Demand]:
         """What came since admission is cut, and what of it was not admitted."""
         over = max(1, self._cut_seconds)
-        left = (max(0, came - let_in) for came, let_in in zip(self._come, self._let_in, strict=True))
-        return Demand(*(came / over for came in self._come)), Demand(*(each / over for each in left))
+        requests, positions = self._come if self._come[0] else self._ever
+        come = self._come[0] + self._away, self._come[1] + self._away * positions / max(1, requests)
+        left = (max(0, came - let_in) for came, let_in in zip(come, self._let_in, strict=True))
+        return Demand(*(came / over for came in come)), Demand(*(each / over for each in left))

@@ -15,7 +15,18 @@ import msgspec
 
 from headway.core.errors import ProtocolError
 from headway.replica.channel import Channel
-from headway.replica.messages import Cancel, LoadFailed, Look, Ready, Stop, Submit, ToFront, decode_to_front, encode
+from headway.replica.messages import (
+    Cancel,
+    LoadFailed,
+    Look,
+    Ready,
+    Stop,
+    Submit,
+    ToFront,
+    TurnedAway,
+    decode_to_front,
+    encode,
+)
 from headway.replica.options import ReplicaOptions
 
 _RESTART_PAUSE_S = 1.0
@@ -68,7 +79,7 @@ class Link:
         """Start the process and whatever watches it. Call it inside a running event loop."""
         self._keeper = asyncio.create_task(self._keep())
 
-    def say(self, message: Submit | Cancel | Look) -> None:
+    def say(self, message: Submit | Cancel | Look | TurnedAway) -> None:
         """Send without waiting; what is said while no replica lives is lost (its requests failed already)."""
         if self._channel is not None:
             self._send(self._channel, message)
@@ -87,7 +98,7 @@ class Link:
         if self._keeper is not None:
             await self._keeper
 
-    def _send(self, channel: Channel, message: Submit | Cancel | Look | Stop) -> None:
+    def _send(self, channel: Channel, message: Submit | Cancel | Look | TurnedAway | Stop) -> None:
         """Done at once, but for what a busy replica has no room for: that is sent when it has."""
         channel.send(encode(message))
         if not channel.flush():

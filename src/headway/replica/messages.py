@@ -13,7 +13,7 @@ from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRe
 from headway.core.tiers import TierLevel
 
 
-class Submit(msgspec.Struct, frozen=True, tag="submit"):
+class Submit(msgspec.Struct, frozen=True, gc=False, tag="submit"):
     """Queue this request, and `others` of the same exchange right behind it: no step begins between them."""
 
     request: TextRequest | EmbedRequest | ImageRequest
@@ -31,6 +31,14 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     """Say what this request's latent looks like by now."""
 
     id: str
+
+
+class TurnedAway(msgspec.Struct, frozen=True, tag="turned_away"):
+    """Since the last such message so many requests for `model` were not submitted, since too many wait. Nothing but
+    what is told of a cut of admission depends on it."""
+
+    model: str
+    requests: int
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -78,6 +86,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            weights_why=self.facts.weights_why,
             state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
@@ -118,14 +127,14 @@ class Looked(msgspec.Struct, frozen=True, tag="looked"):
     sketch: Sketch | None = None
 
 
-class Told(msgspec.Struct, frozen=True, tag="told"):
+class Told(msgspec.Struct, frozen=True, gc=False, tag="told"):
     """What happened since the last message, in order: events, and the tokens that were emitted."""
 
     events: tuple[AnyEvent, ...]
     emissions: tuple[AnyEmission, ...] = ()
 
 
-ToReplica: TypeAlias = Submit | Cancel | Look | Stop
+ToReplica: TypeAlias = Submit | Cancel | Look | TurnedAway | Stop
 ToFront: TypeAlias = Loading | Ready | LoadFailed | Rejected | Looked | Told
 
 _MessageT = TypeVar("_MessageT")

@@ -14,10 +14,10 @@ _LARGEST = 127
 class StateFormat:
     """`name` as `--state` has it; `dtype` of the numbers; with `scaled`, a bf16 scale follows the head's numbers.
 
-    A scale is the head's largest magnitude over 127, rounded up to a bf16, so that no number is above 127 scales;
-    each is held as the nearest whole number of them, ties to even. (One scale for each position and head: per-token
-    quantisation, as KIVI has it for values, Liu et al. 2024; here for keys too.) A head with a number that is not
-    finite has NaN as its scale.
+    A scale is the head's largest magnitude over 127, rounded up to a bf16, so that every number is at most 127
+    scales; each is held as the nearest whole number of them, ties to even. (One scale for each token and head, as
+    in KIVI, Liu et al. 2024, for values; here for keys too.) A head with a number that is not finite has NaN as its
+    scale.
     """
 
     name: str
@@ -42,7 +42,7 @@ class StateFormat:
         return torch.cat((whole.to(self.dtype), scale.view(self.dtype)), -1)
 
     def unpack(self, held: torch.Tensor, heads: torch.Tensor) -> None:
-        """Write […, items] to `heads` […, head_dim], fp32: exactly, as 7 bits times 8 are few."""
+        """Write […, items] to `heads` […, head_dim], fp32: exactly; a whole number has 7 bits, and a scale 8."""
         dim = heads.shape[-1]
         heads.copy_(held[..., :dim])
         if self.scaled:

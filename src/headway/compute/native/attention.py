@@ -88,17 +88,16 @@ class NativeAttention:
 
     def step(self, spans: Sequence[Span], rows: int) -> NativeStepAttention:
         """See `kernels.paged.Attention`. Raises ValueError for spans whose blocks or positions are not there."""
-        described, tables, end = np.empty(len(spans), _SPAN), [], 0
-        for place, span in enumerate(spans):
+        described, tables = [], list[int]()
+        for span in spans:
             count = -(-span.end // self._block_tokens)
-            described[place] = span.start, len(span.tokens), end
-            tables.append(np.asarray(span.blocks[:count], np.int32))
-            if len(tables[-1]) < count:
-                raise ValueError(f"a span up to position {span.end} has {len(tables[-1])} blocks, and needs {count}")
-            end += count
-        blocks = np.concatenate(tables)
+            if len(span.blocks) < count:
+                raise ValueError(f"a span up to position {span.end} has {len(span.blocks)} blocks, and needs {count}")
+            described.append((span.start, len(span.tokens), len(tables)))
+            tables += span.blocks[:count]
+        starts, blocks = np.array(described, _SPAN), np.array(tables, np.int32)
         failed = self.library.attention_step(
-            self.handle, described.ctypes.data, len(spans), blocks.ctypes.data, len(blocks)
+            self.handle, starts.ctypes.data, len(spans), blocks.ctypes.data, len(blocks)
         )
         if failed == -1:
             raise MemoryError("no memory for the native library's step")
