@@ -119,11 +119,11 @@ void headway_attention::run(int worker, const LayerAttention &call, AttentionSta
 }
 
 void headway_attention::enter(const LayerAttention &call, int first, int last, float *room) {
-    const int64_t row_bytes = static_cast<int64_t>(shape.heads + 2 * shape.kv_heads) * shape.head_dim *
-                              (call.format == HEADWAY_BF16 ? 2 : 4);
-    const int64_t state_bytes = shape.state_format == HEADWAY_BF16 ? 2 : 4;
+    const int64_t row_bytes =
+        static_cast<int64_t>(shape.heads + 2 * shape.kv_heads) * shape.head_dim * item_bytes(call.format);
+    const int64_t head_bytes = head_items(shape.state_format, shape.head_dim) * item_bytes(shape.state_format);
     Heads mine = heads;
-    mine.bf16_in = call.format == HEADWAY_BF16;
+    mine.format = call.format;
     mine.norms = shape.head_norms ? shape.head_norms[call.layer] : nullptr;
     for (int row = first; row < last; row++) {
         const Enter &at = enters[static_cast<size_t>(row)];
@@ -131,7 +131,7 @@ void headway_attention::enter(const LayerAttention &call, int first, int last, f
         kernels->enter(mine, call.qkv + row * row_bytes, shape.cosines ? shape.cosines + turn : nullptr,
                        shape.cosines ? shape.sines + turn : nullptr,
                        queries.get(0) + static_cast<int64_t>(row) * shape.heads * shape.head_dim,
-                       plane(call.layer, 0) + at.slot * shape.head_dim * state_bytes, room);
+                       plane(call.layer, 0) + at.slot * head_bytes, room);
     }
 }
 
@@ -152,7 +152,7 @@ void headway_attention::attend(const LayerAttention &call, const Piece &piece, f
     tile.group = group;
     tile.dim = shape.head_dim;
     tile.block_tokens = shape.block_tokens;
-    tile.bf16 = shape.state_format == HEADWAY_BF16;
+    tile.state_format = shape.state_format;
     tile.from = piece.from;
     tile.to = piece.to;
     tile.scratch = room;
@@ -185,7 +185,7 @@ headway_attention *headway_attention_open(const headway_attention_shape *shape, 
     made->kernels = kernels;
     made->pool = &pool->pool;
     made->heads = {shape->heads,        shape->kv_heads, shape->head_dim, shape->scale, shape->norm_eps, nullptr, 0,
-                   shape->state_format == HEADWAY_BF16, shape->slots * shape->head_dim};
+                   shape->state_format, shape->slots * head_items(shape->state_format, shape->head_dim)};
     return made;
 }
 

@@ -86,9 +86,8 @@ struct headway_attention {
     headway::AttentionStages stages;
 
     char *plane(int layer, int head) const {
-        const int64_t bytes = shape.state_format == HEADWAY_BF16 ? 2 : 4;
-        return static_cast<char *>(shape.state) +
-               (static_cast<int64_t>(layer) * 2 * shape.kv_heads + head) * heads.plane * bytes;
+        return static_cast<char *>(shape.state) + (static_cast<int64_t>(layer) * 2 * shape.kv_heads + head) *
+                                                      heads.plane * headway::item_bytes(shape.state_format);
     }
 
     /* Whether every position has a block, and every block and rotation that is named exists. */

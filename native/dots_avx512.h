@@ -6,15 +6,16 @@
 
 namespace headway { namespace avx512 { namespace {
 
-enum { EIGHTS_ROWS = 6, FOURS_ROWS = 6 };
+enum { EIGHTS_ROWS = 6, WIDE_ROWS = 6, FOURS_ROWS = 6 };
 typedef __m512i Ints;
 typedef __m512i Bytes;
 typedef __m512i Spread;
 
 inline Bytes load(const int8_t *p) { return _mm512_loadu_si512(p); }
 inline Bytes load_weights(const int8_t *p) { return load(p); }
-/* What a group's sum starts from. */
-inline Ints first_sum(const int32_t *offset) { return _mm512_set1_epi32(*offset); }
+/* What a sum starts from. */
+inline Ints first_sum(int32_t offset) { return _mm512_set1_epi32(offset); }
+inline Ints plus(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 /* Four inputs, for every lane. */
 inline Bytes four_inputs(const int8_t *p) {
@@ -39,7 +40,7 @@ inline Floats load_half(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
 }
 
-/* Whole numbers from -127 to 127. */
+/* Whole numbers from -128 to 127. */
 inline void store_bytes(int8_t *p, Floats x) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
@@ -47,5 +48,7 @@ inline void store_bytes(int8_t *p, Floats x) {
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
 }
+/* Whether a magnitude is above the bound's. */
+inline bool any_beyond(Floats x, Floats bound) { return _mm512_cmp_ps_mask(_mm512_abs_ps(x), bound, _CMP_GT_OQ); }
 
 } } }  // namespace

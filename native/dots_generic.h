@@ -5,7 +5,7 @@
 
 namespace headway { namespace generic { namespace {
 
-enum { EIGHTS_ROWS = 2, FOURS_ROWS = 2 };
+enum { EIGHTS_ROWS = 2, WIDE_ROWS = 2, FOURS_ROWS = 2 };
 struct Ints {
     int32_t lane[WIDTH];
 };
@@ -28,7 +28,11 @@ inline Bytes load_weights(const int8_t *p) {
     for (int i = 0; i < WIDTH * 4; i++) x.byte[i] = static_cast<int8_t>(x.byte[i] ^ -128);
     return x;
 }
-inline Ints first_sum(const int32_t *) { return no_ints(); }
+inline Ints first_sum(int32_t) { return no_ints(); }
+inline Ints plus(Ints a, Ints b) {
+    for (int i = 0; i < WIDTH; i++) a.lane[i] += b.lane[i];
+    return a;
+}
 inline Floats to_floats(Ints x) { HEADWAY_LANES(static_cast<float>(x.lane[i])); }
 /* Four inputs, for every lane. */
 inline Spread spread(const int8_t *p) { return {{p[0], p[1], p[2], p[3]}}; }
@@ -66,13 +70,19 @@ inline float from_half(uint16_t half) {
 }
 inline Floats load_half(const uint16_t *p) { HEADWAY_LANES(from_half(p[i])); }
 
-/* Whole numbers from -127 to 127. */
+/* Whole numbers from -128 to 127. */
 inline void store_bytes(int8_t *p, Floats x) {
     for (int i = 0; i < WIDTH; i++) p[i] = static_cast<int8_t>(x.lane[i]);
 }
 /* x where a < b, else y. */
 inline Floats select_below(Floats a, Floats b, Floats x, Floats y0) {
     HEADWAY_LANES(a.lane[i] < b.lane[i] ? x.lane[i] : y0.lane[i]);
+}
+/* Whether a magnitude is above the bound's. */
+inline bool any_beyond(Floats x, Floats bound) {
+    for (int i = 0; i < WIDTH; i++)
+        if (__builtin_fabsf(x.lane[i]) > bound.lane[i]) return true;
+    return false;
 }
 
 } } }  // namespace

@@ -25,7 +25,7 @@ struct NormRow {
     const float *scale;           /* what `kept` is multiplied by besides; NULL: nothing */
     float eps;
     int size;
-    float *normed; /* [size] */
+    float *normed; /* [size], may be x */
     float *kept;   /* [size], may be x; NULL: nothing is kept */
 };
 
@@ -33,6 +33,10 @@ struct EncoderKernels {
     int64_t (*whole_floats)(int length, int dim);
     void (*attend)(const Whole &whole);
     void (*norm)(const NormRow &row);
+    /* to [size] = the mean of x [count, size]. */
+    void (*mean)(const float *x, int count, int size, float *to);
+    /* x [size] is divided by its length, or by 1e-12 if that is more. */
+    void (*unit)(float *x, int size);
 };
 
 extern const EncoderKernels encoder_generic;

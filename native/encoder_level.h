@@ -66,6 +66,15 @@ void attend_rows(const Whole &whole, int first, int rows, const WholeRoom &room)
         for (int d = 0; d < dim; d += WIDTH) store(room.queries + row * dim + d, mul(load(query + d), scale));
     }
     float tops[QUERIES], totals[QUERIES];
+    if (parts == 1) {
+        attend_to(whole, 0, rows, room, tops, totals);
+        for (int row = 0; row < rows; row++) {
+            const Floats share = set1(1.0f / totals[row]);
+            float *out = whole.out + (first + row) * whole.out_stride;
+            for (int d = 0; d < dim; d += WIDTH) store(out + d, mul(load(room.sums + row * dim + d), share));
+        }
+        return;
+    }
     for (int partition = 0; partition < parts; partition++) {
         attend_to(whole, partition, rows, room, tops, totals);
         for (int row = 0; row < rows; row++) {
@@ -89,31 +98,58 @@ void attend_whole(const Whole &whole) {
 
 /* -- norms */
 
+/* Vectors that are summed side by side, so that no sum waits for the one before. */
+enum { SIDE_BY_SIDE = 4 };
+
+struct Sums {
+    Floats of[SIDE_BY_SIDE];
+
+    Sums() {
+        for (int i = 0; i < SIDE_BY_SIDE; i++) of[i] = set1(0.0f);
+    }
+    float total() const { return sum(add(add(of[0], of[1]), add(of[2], of[3]))); }
+};
+
+/* normed = x, or x + more + most; its sum. */
+inline float add_row(const NormRow &row, int whole) {
+    float *y = row.normed;
+    Sums sums;
+    for (int d = 0; d < whole; d += SIDE_BY_SIDE * WIDTH)
+        for (int i = 0, at = d; i < SIDE_BY_SIDE && at < whole; i++, at += WIDTH) {
+            Floats x = load(row.x + at);
+            if (row.more) x = add(x, load(row.more + at));
+            if (row.most) x = add(x, load(row.most + at));
+            store(y + at, x);
+            sums.of[i] = add(sums.of[i], x);
+        }
+    float total = sums.total();
+    for (int d = whole; d < row.size; d++) {
+        y[d] = row.x[d] + (row.more ? row.more[d] : 0) + (row.most ? row.most[d] : 0);
+        total += y[d];
+    }
+    return total;
+}
+
+/* The sum of squares of what the row is away from its mean. */
+inline float spread_row(const float *y, float mean, int whole, int size) {
+    const Floats means = set1(mean);
+    Sums sums;
+    for (int d = 0; d < whole; d += SIDE_BY_SIDE * WIDTH)
+        for (int i = 0, at = d; i < SIDE_BY_SIDE && at < whole; i++, at += WIDTH) {
+            const Floats away = sub(load(y + at), means);
+            sums.of[i] = fma(away, away, sums.of[i]);
+        }
+    float total = sums.total();
+    for (int d = whole; d < size; d++) total += (y[d] - mean) * (y[d] - mean);
+    return total;
+}
+
 void norm_row(const NormRow &row) {
     const int size = row.size, whole = size / WIDTH * WIDTH;
     float *y = row.normed;
-    for (int d = 0; d < whole; d += WIDTH) {
-        Floats x = load(row.x + d);
-        if (row.more) x = add(x, load(row.more + d));
-        if (row.most) x = add(x, load(row.most + d));
-        store(y + d, x);
-    }
-    for (int d = whole; d < size; d++) y[d] = row.x[d] + (row.more ? row.more[d] : 0) + (row.most ? row.most[d] : 0);
-    Floats sums = set1(0.0f);
-    for (int d = 0; d < whole; d += WIDTH) sums = add(sums, load(y + d));
-    float total = sum(sums);
-    for (int d = whole; d < size; d++) total += y[d];
-    const float mean = total / size;
-    const Floats means = set1(mean);
-    Floats squares = set1(0.0f);
-    for (int d = 0; d < whole; d += WIDTH) {
-        const Floats away = sub(load(y + d), means);
-        squares = fma(away, away, squares);
-    }
-    float variance = sum(squares);
-    for (int d = whole; d < size; d++) variance += (y[d] - mean) * (y[d] - mean);
-    const float inverse = 1.0f / __builtin_sqrtf(variance / size + row.eps);
-    const Floats inverses = set1(inverse);
+    const float mean = add_row(row, whole) / size;
+    const float inverse = 1.0f / __builtin_sqrtf(spread_row(y, mean, whole, size) / size + row.eps);
+    const Floats means = set1(mean), inverses = set1(inverse);
     for (int d = 0; d < whole; d += WIDTH) {
         Floats x = mul(mul(sub(load(y + d), means), inverses), load(row.weight + d));
         if (row.bias) x = add(x, load(row.bias + d));
@@ -126,6 +162,34 @@ void norm_row(const NormRow &row) {
     }
 }
 
+/* -- pooling */
+
+void mean_rows(const float *x, int count, int size, float *to) {
+    const float share = 1.0f / count;
+    int d = 0;
+    for (; d + WIDTH <= size; d += WIDTH) {
+        Floats total = set1(0.0f);
+        for (int row = 0; row < count; row++) total = add(total, load(x + static_cast<int64_t>(row) * size + d));
+        store(to + d, mul(total, set1(share)));
+    }
+    for (; d < size; d++) {
+        float total = 0.0f;
+        for (int row = 0; row < count; row++) total += x[static_cast<int64_t>(row) * size + d];
+        to[d] = total * share;
+    }
+}
+
+void unit_row(float *x, int size) {
+    Floats squares = set1(0.0f);
+    int d = 0;
+    for (; d + WIDTH <= size; d += WIDTH) squares = fma(load(x + d), load(x + d), squares);
+    float total = sum(squares);
+    for (; d < size; d++) total += x[d] * x[d];
+    const float length = __builtin_sqrtf(total), divisor = length < 1e-12f ? 1e-12f : length;
+    for (d = 0; d + WIDTH <= size; d += WIDTH) store(x + d, div(load(x + d), set1(divisor)));
+    for (; d < size; d++) x[d] /= divisor;
+}
+
 } } }  // namespace
 
 namespace headway {
@@ -135,6 +199,8 @@ const EncoderKernels HEADWAY_NAME(encoder_, HEADWAY_LEVEL) = {
     HEADWAY_LEVEL::whole_floats,
     HEADWAY_LEVEL::attend_whole,
     HEADWAY_LEVEL::norm_row,
+    HEADWAY_LEVEL::mean_rows,
+    HEADWAY_LEVEL::unit_row,
 };
 
 } // namespace headway

@@ -19,13 +19,13 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 4
+#define HEADWAY_ABI 5
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
 
-/* Number formats. */
-enum { HEADWAY_FP32 = 0, HEADWAY_BF16 = 1 };
+/* Number formats. HEADWAY_INT8 is for state alone: whole numbers, and behind those of a head one scale for them. */
+enum { HEADWAY_FP32 = 0, HEADWAY_BF16 = 1, HEADWAY_INT8 = 2 };
 
 HEADWAY_API int32_t headway_abi(void);
 
@@ -54,7 +54,10 @@ typedef struct headway_attention headway_attention;
 /* A model's attention and where its state lies.
  *
  * state         layers one after another, each [2 * kv_heads, slots, head_dim]: keys of all heads, then values;
- *               borrowed until headway_attention_close
+ *               borrowed until headway_attention_close. In int8 a head of a slot takes head_dim + 2 bytes: numbers
+ *               from -127 to 127, the nearest multiples of a scale, then the scale, a bf16: the head's largest
+ *               magnitude / 127, rounded up; NaN where a number is not finite. A step reads its own positions, too, as
+ *               they are held
  * slots         blocks * block_tokens
  * cosines, sines   [rope_positions, head_dim], the sign of the first half's sine folded in; borrowed likewise.
  *               A head x turns into x * cosine + roll(x, head_dim / 2) * sine. NULL: heads come turned
@@ -100,9 +103,10 @@ HEADWAY_API void headway_attention_layer(headway_attention *attention, int32_t l
 
 /* -- products of rounded weights and inputs ------------------------------------------------------------------------- */
 
-/* y = x W^T + b, where each row of W, and each 32 numbers of a row of x as they come, are rounded to whole multiples of a
- * scale of their own, from -127 to 127. Sums within such a group are exact, and groups are added up in order: a row of y
- * depends on its own row of x alone. */
+/* y = x W^T + b, where each row of W, and each row of x as it comes, are rounded to whole multiples of a scale of their own:
+ * of W from -127 to 127, of x from -32,639 to 32,639. Nearly all of a row of x is within 127; for what is not, at most one
+ * step of four inputs in sixteen, a second digit is held beside the first (as the outliers of LLM.int8(), Dettmers et al.
+ * 2022, are multiplied apart). Sums are exact: a row of y depends on its own row of x alone. */
 
 /* What adds up products of 8-bit numbers. */
 enum {
@@ -188,13 +192,36 @@ HEADWAY_API void headway_encoder_close(headway_encoder *encoder);
 
 /* tokens    of all inputs, one after another
  * seconds   [inputs]: where the second text of each begins, 0 for none; or NULL
- * out       [sum of lengths, hidden], fp32: the last hidden states; with `firsts`, [inputs, hidden]: those of the
- *           inputs' first positions
+ * result    HEADWAY_STATES: the last hidden states; HEADWAY_FIRSTS: those of the inputs' first positions; HEADWAY_MEANS: their
+ *           means over each input's positions
+ * unit      whether firsts or means are divided by their length (or 1e-12, if that is more)
+ * out       fp32: [sum of lengths, hidden] for states, else [inputs, hidden]
  *
  * A row's bits depend on its own input alone. Returns 0; -1 if there is no memory; -2 if a length or a token is none that
  * the shape has. */
+enum { HEADWAY_STATES, HEADWAY_FIRSTS, HEADWAY_MEANS };
+
 HEADWAY_API int32_t headway_encoder_run(headway_encoder *encoder, const int32_t *tokens, const int32_t *lengths,
-                                        const int32_t *seconds, int32_t inputs, int32_t firsts, float *out);
+                                        const int32_t *seconds, int32_t inputs, int32_t result, int32_t unit, float *out);
+
+/* The parts of an encoder's run that `headway_encoder_clock` tells apart. */
+enum {
+    HEADWAY_EMBED, /* look-up, norm and rounding */
+    HEADWAY_QKV,
+    HEADWAY_ATTEND, /* and rounding */
+    HEADWAY_OUT,
+    HEADWAY_UP, /* with GELU */
+    HEADWAY_ROUND_WIDE,
+    HEADWAY_DOWN,
+    HEADWAY_NORMS, /* and rounding, and means */
+    HEADWAY_WAIT,
+    HEADWAY_ENCODER_PARTS,
+};
+
+/* ns  [HEADWAY_ENCODER_PARTS]: each run adds the nanoseconds that it takes for each part, of all threads together. NULL,
+ *     as at first: it looks at no clock. */
+HEADWAY_API void headway_encoder_clock(headway_encoder *encoder, int64_t *ns);
+
 /* -- a decoder's layers ---------------------------------------------------------------------------------------------- */
 
 /* One layer; everything is borrowed until headway_decoder_close. Norms are RMS, [hidden]; `gate_up` is gated. Other layers

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "headway.h"
+
 namespace headway {
 
 /* A row's positions are summed in partitions of so many, each by itself, and these in order. So a row's bits depend on
@@ -12,15 +14,20 @@ enum { PARTITION = 256 };
 /* Positions whose keys and values are laid out in scratch memory at a time. */
 enum { STRIP = 64 };
 
+/* A head of state that is held in int8 has its scale behind it, a bf16. */
+enum { SCALE_BYTES = 2 };
+inline int64_t item_bytes(int format) { return format == HEADWAY_INT8 ? 1 : format == HEADWAY_BF16 ? 2 : 4; }
+inline int64_t head_items(int format, int dim) { return dim + (format == HEADWAY_INT8 ? SCALE_BYTES : 0); }
+
 /* Rows of one sequence that share a key head: `positions` consecutive ones, `group` query heads each. */
 struct Tile {
     const float *queries; /* of the first position and head; the group's heads follow each other */
     int64_t query_stride; /* floats from one position to the next; of `out` too */
     float *out;
-    const void *keys, *values; /* of the key head: [slots, dim] */
+    const void *keys, *values; /* of the key head: [slots, head_items] */
     const int32_t *blocks;
     int64_t start; /* the first row's position; it sees that and all before */
-    int positions, group, dim, block_tokens, bf16;
+    int positions, group, dim, block_tokens, state_format;
     int from, to;    /* partitions to sum */
     float *partials; /* NULL: all partitions are summed here, into `out`; else where theirs go, see partial_floats */
     float *scratch;  /* scratch_floats */
@@ -31,8 +38,8 @@ struct Heads {
     int heads, kv_heads, dim;
     float scale, eps;
     const float *norms; /* [heads + kv_heads, dim] or NULL */
-    int bf16_in, bf16_state;
-    int64_t plane; /* values from one head's state to the next */
+    int format, state_format;
+    int64_t plane; /* items from one head's state to the next */
 };
 
 struct Kernels {

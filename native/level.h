@@ -5,6 +5,9 @@
 
 namespace headway { namespace HEADWAY_LEVEL { namespace {
 
+inline Floats as_floats(const float *p) { return load(p); }
+inline Floats as_floats(const uint16_t *p) { return load(p); }
+
 /* -- products: ROWS rows, COLUMNS vectors at most; each element is one chain of sums, so that no size changes its bits */
 
 typedef void (*Score)(const float *queries, const float *keys, int dim, float *scores);
@@ -47,7 +50,7 @@ void weigh(const float *weights, const T *const *values, int count, float *out, 
         const T *from = values[j];
         Floats value[C];
 #pragma GCC unroll 8
-        for (int c = 0; c < C; c++) value[c] = load(from + c * WIDTH);
+        for (int c = 0; c < C; c++) value[c] = as_floats(from + c * WIDTH);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             Floats weight = set1(weights[r * PARTITION + j]);
@@ -70,12 +73,15 @@ void weigh(const float *weights, const T *const *values, int count, float *out, 
 #define HEADWAY_SCORE(R, C) score<R, C>
 #define HEADWAY_WEIGH_FP32(R, C) weigh<float, R, C>
 #define HEADWAY_WEIGH_BF16(R, C) weigh<uint16_t, R, C>
+#define HEADWAY_WEIGH_INT8(R, C) weigh<int8_t, R, C>
 
 const Score score_table[ROWS][4] = HEADWAY_ROWS(HEADWAY_SCORE);
 const Weigh<float> weigh_fp32[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_FP32);
 const Weigh<uint16_t> weigh_bf16[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_BF16);
+const Weigh<int8_t> weigh_int8[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_INT8);
 inline Weigh<float> weigh_for(const float *, int rows, int columns) { return weigh_fp32[rows - 1][columns - 1]; }
 inline Weigh<uint16_t> weigh_for(const uint16_t *, int rows, int columns) { return weigh_bf16[rows - 1][columns - 1]; }
+inline Weigh<int8_t> weigh_for(const int8_t *, int rows, int columns) { return weigh_int8[rows - 1][columns - 1]; }
 
 void score_strip(const float *queries, int rows, int dim, const float *keys, int count, float *scores) {
     for (int vector = 0, vectors = padded(count) / WIDTH; vector < vectors; vector += COLUMNS) {
@@ -99,12 +105,65 @@ void weigh_strip(const float *weights, int rows, const T *const *values, int cou
     }
 }
 
+/* -- how a head is held */
+
+/* Whether whole numbers are, with a scale behind them: then scores are multiplied by keys' scales, and weights by
+ * values'. */
+template <typename T> struct Held {
+    enum { SCALED = 0 };
+};
+template <> struct Held<int8_t> {
+    enum { SCALED = 1 };
+};
+
+inline void hold(const float *x, int dim, float *to) { copy(to, x, dim); }
+inline void hold(const float *x, int dim, uint16_t *to) {
+    for (int d = 0; d < dim; d++) narrow(x[d], to + d);
+}
+/* To the nearest multiple of the scale, ties to even. */
+inline void hold(const float *x, int dim, int8_t *to) {
+    const uint32_t infinity = 0x7f800000;
+    uint32_t top = 0;
+    for (int d = 0; d < dim; d++) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, x + d, sizeof bits);
+        bits &= 0x7fffffff; /* magnitudes are ordered as these are */
+        top = bits > top ? bits : top;
+    }
+    float share;
+    __builtin_memcpy(&share, &top, sizeof share);
+    share /= 127.0f;
+    uint32_t bits;
+    __builtin_memcpy(&bits, &share, sizeof bits);
+    const uint16_t held = top < infinity ? static_cast<uint16_t>((bits + 0xffff) >> 16) : 0x7fc0;
+    __builtin_memcpy(to + dim, &held, sizeof held);
+    const float scale = wide(held);
+    if (!(scale > 0)) {
+        for (int d = 0; d < dim; d++) to[d] = 0;
+        return;
+    }
+    for (int d = 0; d < dim; d++) /* see `round` of simd_generic.h */
+        to[d] = static_cast<int8_t>(static_cast<int32_t>((x[d] / scale + 12582912.0f) - 12582912.0f));
+}
+
+template <typename T> inline void read_scales(const T *const *, int, int, float *) {}
+/* Up to the next multiple of the width 0. */
+inline void read_scales(const int8_t *const *heads, int count, int dim, float *to) {
+    for (int j = 0; j < count; j++) {
+        uint16_t held;
+        __builtin_memcpy(&held, heads[j] + dim, sizeof held);
+        to[j] = wide(held);
+    }
+    for (int j = count; j < padded(count); j++) to[j] = 0.0f;
+}
+
 /* -- a strip of positions: keys with positions along vectors, values with dims along vectors */
 
 /* State is read once per step, in blocks that lie anywhere: what comes next is asked for while this is computed. */
 template <typename T> inline void fetch(const T *const *rows, int count, int dim) {
+    const int items = dim + (Held<T>::SCALED ? SCALE_BYTES : 0);
     for (int j = 0; j < count; j++)
-        for (int d = 0; d < dim; d += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(rows[j] + d, 0, 3);
+        for (int d = 0; d < items; d += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(rows[j] + d, 0, 3);
 }
 
 /* to[d][j], j < count; up to the next multiple of the width the last key is repeated. The `after` keys that follow, and
@@ -119,7 +178,7 @@ template <typename T> void turn_keys(const T *const *keys, const T *const *value
         for (; d + WIDTH <= dim; d += WIDTH) {
             Floats square[WIDTH];
 #pragma GCC unroll 16
-            for (int i = 0; i < WIDTH; i++) square[i] = load(from[i] + d);
+            for (int i = 0; i < WIDTH; i++) square[i] = as_floats(from[i] + d);
             transpose(square, to + d * STRIP + j, STRIP);
         }
         for (; d < dim; d++)
@@ -132,19 +191,28 @@ template <typename T> void widen_values(const T *const *values, int count, int d
     int wide_dim = padded(dim);
     for (int j = 0; j < count; j++, to += wide_dim) {
         int d = 0;
-        for (; d + WIDTH <= dim; d += WIDTH) store(to + d, load(values[j] + d));
+        for (; d + WIDTH <= dim; d += WIDTH) store(to + d, as_floats(values[j] + d));
         for (; d < wide_dim; d++) to[d] = d < dim ? wide(values[j][d]) : 0.0f;
     }
 }
 
 /* -- softmax */
 
+/* Of a partition's positions. */
+struct Scales {
+    float keys[PARTITION], values[PARTITION];
+};
+
 /* scores[0 .. seen) become e^(score - the largest), up to `end` (a multiple of the width) zero. Gives the largest and
- * the sum. */
-void soften(float *scores, int seen, int end, float *top, float *total) {
+ * the sum. With scales, scores are first multiplied by those of the keys, and at last, after the sum, by the values'. */
+template <bool SCALED = false>
+void soften(float *scores, int seen, int end, float *top, float *total, const Scales *scales = nullptr) {
     const Floats none = set1(-__builtin_inff());
     Floats high = none;
     int j = 0;
+    if (SCALED)
+        for (; j < seen; j += WIDTH) store(scores + j, mul(load(scores + j), load(scales->keys + j)));
+    j = 0;
     for (; j + WIDTH <= seen; j += WIDTH) high = max(load(scores + j), high);
     if (j < seen) high = max(first(seen - j, load(scores + j), none), high);
     *top = largest(high);
@@ -153,12 +221,12 @@ void soften(float *scores, int seen, int end, float *top, float *total) {
     for (j = 0; j + WIDTH <= seen; j += WIDTH) {
         Floats weights = exponential(sub(load(scores + j), base));
         sums = add(sums, weights);
-        store(scores + j, weights);
+        store(scores + j, SCALED ? mul(weights, load(scales->values + j)) : weights);
     }
     if (j < seen) {
         Floats weights = first(seen - j, exponential(sub(load(scores + j), base)), zero);
         sums = add(sums, weights);
-        store(scores + j, weights);
+        store(scores + j, SCALED ? first(seen - j, mul(weights, load(scales->values + j)), zero) : weights);
         j += WIDTH;
     }
     for (; j < end; j += WIDTH) store(scores + j, zero);
@@ -221,9 +289,10 @@ inline int seen_of(const Tile &tile, int row, int partition) {
 }
 
 template <typename T> void place(const Tile &tile, int64_t position, int count, const T **keys, const T **values) {
+    const int64_t items = head_items(tile.state_format, tile.dim);
     int64_t block = position / tile.block_tokens, offset = position % tile.block_tokens;
     for (int j = 0; j < count; j++) {
-        int64_t at = (static_cast<int64_t>(tile.blocks[block]) * tile.block_tokens + offset) * tile.dim;
+        int64_t at = (static_cast<int64_t>(tile.blocks[block]) * tile.block_tokens + offset) * items;
         keys[j] = static_cast<const T *>(tile.keys) + at;
         values[j] = static_cast<const T *>(tile.values) + at;
         if (++offset == tile.block_tokens) offset = 0, block++;
@@ -243,11 +312,14 @@ template <typename T> void attend_partition(const Tile &tile, int partition, con
         turn_keys(keys + j, values + j, count, seen - j - count, dim, room.keys);
         score_strip(room.queries, rows, dim, room.keys, count, room.scores + j);
     }
+    Scales scales;
+    read_scales(keys, seen, dim, scales.keys);
+    read_scales(values, seen, dim, scales.values);
     for (int row = 0; row < rows; row++) {
         float *part = room.parts + row * (wide_dim + 2);
         int mine = seen_of(tile, row, partition);
         if (mine)
-            soften(room.scores + row * PARTITION, mine, padded(seen), part, part + 1);
+            soften<Held<T>::SCALED>(room.scores + row * PARTITION, mine, padded(seen), part, part + 1, &scales);
         else
             for (int k = 0; k < padded(seen); k++) room.scores[row * PARTITION + k] = 0.0f;
     }
@@ -289,7 +361,9 @@ void attend(const Tile &tile) {
     for (int i = 0; i < tile.positions; i++)
         copy(room.queries + i * tile.group * dim, tile.queries + i * tile.query_stride, tile.group * dim);
     for (int partition = tile.from; partition < tile.to; partition++) {
-        if (tile.bf16)
+        if (tile.state_format == HEADWAY_INT8)
+            attend_partition<int8_t>(tile, partition, room);
+        else if (tile.state_format == HEADWAY_BF16)
             attend_partition<uint16_t>(tile, partition, room);
         else
             attend_partition<float>(tile, partition, room);
@@ -340,24 +414,31 @@ void enter_as(const Heads &heads, const In *row, const float *cosines, const flo
         if (head < heads.heads)
             for (int d = 0; d < dim; d++) queries[head * dim + d] = turn[d] * heads.scale;
         else
-            for (int d = 0; d < dim; d++) narrow(turn[d], slot + (head - heads.heads) * heads.plane + d);
+            hold(turn, dim, slot + (head - heads.heads) * heads.plane);
     }
-    for (int head = 0; head < heads.kv_heads; head++, row += dim)
-        for (int d = 0; d < dim; d++) narrow(wide(row[d]), slot + (heads.kv_heads + head) * heads.plane + d);
+    for (int head = 0; head < heads.kv_heads; head++, row += dim) {
+        for (int d = 0; d < dim; d++) x[d] = wide(row[d]);
+        hold(x, dim, slot + (heads.kv_heads + head) * heads.plane);
+    }
+}
+
+template <typename In>
+void enter_of(const Heads &heads, const In *row, const float *cosines, const float *sines, float *queries, void *slot,
+              float *scratch) {
+    if (heads.state_format == HEADWAY_INT8)
+        enter_as(heads, row, cosines, sines, queries, static_cast<int8_t *>(slot), scratch);
+    else if (heads.state_format == HEADWAY_BF16)
+        enter_as(heads, row, cosines, sines, queries, static_cast<uint16_t *>(slot), scratch);
+    else
+        enter_as(heads, row, cosines, sines, queries, static_cast<float *>(slot), scratch);
 }
 
 void enter(const Heads &heads, const void *row, const float *cosines, const float *sines, float *queries, void *slot,
            float *scratch) {
-    const float *row32 = static_cast<const float *>(row);
-    const uint16_t *row16 = static_cast<const uint16_t *>(row);
-    float *slot32 = static_cast<float *>(slot);
-    uint16_t *slot16 = static_cast<uint16_t *>(slot);
-    if (heads.bf16_in)
-        heads.bf16_state ? enter_as(heads, row16, cosines, sines, queries, slot16, scratch)
-                         : enter_as(heads, row16, cosines, sines, queries, slot32, scratch);
+    if (heads.format == HEADWAY_BF16)
+        enter_of(heads, static_cast<const uint16_t *>(row), cosines, sines, queries, slot, scratch);
     else
-        heads.bf16_state ? enter_as(heads, row32, cosines, sines, queries, slot16, scratch)
-                         : enter_as(heads, row32, cosines, sines, queries, slot32, scratch);
+        enter_of(heads, static_cast<const float *>(row), cosines, sines, queries, slot, scratch);
 }
 
 } } // namespace

@@ -12,10 +12,14 @@ using namespace headway;
 
 namespace {
 
-/* Beyond it, a sum of products of two numbers of 8 bits may not fit into 32. */
+/* A sum of products of low digits and weights fits into 32 bits: 127 * (127 * inputs + inputs / 16) is below 2^31, since
+ * only a step with a far input holds digits of -128. So does -128 times the sum of digits. */
 const int64_t MOST_INPUTS = 131072;
 /* A thread's part of a product is cut into so many pieces at least, so that threads end together. */
 const int PIECES_PER_THREAD = 4;
+/* No fewer rows than that are a piece, where they are cut at all, and they are a multiple of those that are multiplied at a
+ * time. */
+const int64_t PIECE_ROWS = 24, TILE_ROWS = 12;
 /* Below so many bytes of weights, multiplied by rows, waking another thread costs more than it gives. */
 const int64_t LEAST_SHARED = 1 << 15;
 
@@ -95,7 +99,9 @@ void pack_row(const Weights &to, int64_t column, const void *weight, int32_t for
 namespace headway {
 
 void Inputs::make(int64_t row_count, int64_t padded_inputs) {
-    const int64_t groups = padded_inputs / GROUP, need = row_count * (padded_inputs + 12 * groups) + 64;
+    const int64_t groups = padded_inputs / GROUP, most_far = padded_inputs / STEP / STEPS_PER_FAR;
+    const int64_t row_bytes = padded_inputs + sizeof(RowScale) + most_far * sizeof(Far) + groups * sizeof(float);
+    const int64_t need = row_count * row_bytes + 64;
     if (need > size) {
         memory.reset();
         size = 0;
@@ -104,18 +110,20 @@ void Inputs::make(int64_t row_count, int64_t padded_inputs) {
     }
     rows = row_count;
     char *at = aligned(memory.get());
-    float *scales = reinterpret_cast<float *>(at + rows * padded_inputs), *sums = scales + rows * groups;
-    rounded = {reinterpret_cast<int8_t *>(at), padded_inputs, groups, scales, sums,
-               reinterpret_cast<int32_t *>(sums + rows * groups)};
+    RowScale *scales = reinterpret_cast<RowScale *>(at + rows * padded_inputs);
+    Far *far = reinterpret_cast<Far *>(scales + rows);
+    float *sums = reinterpret_cast<float *>(far + rows * most_far);
+    rounded = {reinterpret_cast<int8_t *>(at), padded_inputs, groups, most_far, scales, far, sums};
 }
 
 Cut::Cut(const Weights &weights, int64_t rows, int threads) {
     const int64_t wanted = static_cast<int64_t>(threads) * PIECES_PER_THREAD;
-    /* Halves of panels, where that makes the pieces more equal. */
-    halves = !weights.gated && weights.panels < 4 * wanted ? 2 : 1;
+    /* Few rows: halves of panels, where that makes the pieces more equal. */
+    halves = rows < 2 * PIECE_ROWS && !weights.gated && weights.panels < 4 * wanted ? 2 : 1;
     const int64_t columns = halves > 1 ? (weights.outputs + HALF - 1) / HALF : weights.panels;
-    const int64_t parts = std::max<int64_t>(1, std::min((wanted + columns - 1) / columns, (rows + 23) / 24));
-    rows_each = static_cast<int>((rows + parts - 1) / parts);
+    const int64_t parts = std::max<int64_t>(1, std::min((2 * wanted + columns - 1) / columns, rows / PIECE_ROWS));
+    const int64_t even = (rows + parts - 1) / parts;
+    rows_each = static_cast<int>(parts > 1 ? (even + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS : even);
     row_pieces = static_cast<int>((rows + rows_each - 1) / rows_each);
     count = static_cast<int>(columns) * row_pieces;
 }
@@ -146,13 +154,9 @@ void round_piece(const ProductKernels &kernels, const Weights &weights, const vo
         rounding.norm = norm;
         rounding.eps = eps;
         rounding.size = weights.inputs;
-        rounding.padded = weights.padded_inputs;
         rounding.bf16 = bf16;
-        const Rounded to = inputs.rounded.from(row);
-        rounding.whole = to.whole;
-        rounding.scales = to.scales;
-        rounding.sums = to.sums;
-        rounding.offsets = to.offsets;
+        rounding.in_groups = weights.four_bits;
+        rounding.to = inputs.rounded.from(row);
         rounding.scratch = scratch;
         kernels.round(rounding);
     }

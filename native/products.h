@@ -2,6 +2,7 @@
 #ifndef HEADWAY_PRODUCTS_H
 #define HEADWAY_PRODUCTS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 namespace headway {
@@ -12,6 +13,8 @@ namespace headway {
 enum { PANEL = 64, STEP = 4, HALF = PANEL / 2 };
 /* Inputs are padded to a multiple of it. */
 enum { INPUTS = 64 };
+/* The largest whole number of two digits, and for how many of a row's steps there is one that may have a second one. */
+enum { FARTHEST = 127 * 256 + 127, STEPS_PER_FAR = 16 };
 /* Weights of 4 bits have a scale and a least value for each GROUP of inputs of an output, as GGUF's Q4_1. A group of a panel
  * is [pair of steps][output][input], the pair's first step in the lower halves of the bytes; then the outputs' scales, and
  * their least values, in half precision. */
@@ -33,16 +36,32 @@ struct Weights {
     const float *scales, *biases; /* [panels * PANEL]; scales are 1 where groups have them */
 };
 
-/* Rows of inputs, each GROUP of a row as whole multiples, from -127 to 127, of a scale of its own. */
+/* A STEP of inputs some of which are far from zero: their high digits. */
+struct Far {
+    int32_t step;
+    int8_t high[STEP];
+};
+
+/* What a row's whole numbers count: the row's scale, NaN where an input is not finite. */
+struct RowScale {
+    float scale;
+    /* -128 times the sum of all low digits, and of all high ones: what is too much where weights are held as 128 more
+     * than they are. */
+    int32_t offset, far_offset;
+    int32_t far_count;
+};
+
+/* Rows of inputs as whole multiples, of up to FARTHEST, of a scale of the row's own: low digits for all of them, from
+ * -128 to 127, and high digits, worth 256, for the few that are beyond 127. */
 struct Rounded {
-    int8_t *whole; /* [rows, stride] */
-    int64_t stride, groups;
-    float *scales;    /* [rows, groups] */
-    float *sums;      /* [rows, groups] of the whole numbers */
-    int32_t *offsets; /* -128 * sums: what is too much where weights are held as 128 more than they are */
+    int8_t *whole; /* [rows, stride], low digits */
+    int64_t stride, groups, most_far;
+    RowScale *scales; /* [rows] */
+    Far *far;         /* [rows, most_far], by step */
+    float *sums;      /* [rows, groups] of the whole numbers, for weights of 4 bits */
 
     Rounded from(int64_t row) const {
-        return {whole + row * stride, stride, groups, scales + row * groups, sums + row * groups, offsets + row * groups};
+        return {whole + row * stride, stride, groups, most_far, scales + row, far + row * most_far, sums + row * groups};
     }
 };
 
@@ -57,18 +76,15 @@ struct Block {
     int64_t stride;
 };
 
-/* x [size], fp32 or bf16, normalised (RMS) where `norm` [size] is there, to be rounded in groups. */
+/* A row to be rounded: x [size], fp32 or bf16, normalised (RMS) where `norm` [size] is there. */
 struct Rounding {
     const void *x;
     const float *norm;
     float eps;
-    int64_t size, padded;
-    int bf16;
-    int8_t *whole; /* [padded] */
-    float *scales; /* [padded / GROUP]; not finite where any of the group is not */
-    float *sums;
-    int32_t *offsets;
-    float *scratch; /* [padded] */
+    int64_t size;
+    bool bf16, in_groups; /* in_groups: `sums` are needed */
+    Rounded to;
+    float *scratch; /* [to.stride] */
 };
 
 struct ProductKernels {

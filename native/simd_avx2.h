@@ -18,9 +18,13 @@ inline Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 /* The second operand where either is NaN. */
 inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
 inline Floats load(const uint16_t *p) {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline Floats as_floats(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
 }
 /* The first `count` lanes of x, the others of y. */
 inline Floats first(int count, Floats x, Floats y) {
@@ -35,6 +39,19 @@ inline Floats round(Floats x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_
 inline Floats times_power(Floats x, Floats n) {
     __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+}
+
+/* Lanes in one order, whatever the level: halves are added. */
+inline float sum(Floats x) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+/* Of lanes that are numbers. */
+inline float largest(Floats x) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 /* to[column * stride + row] = from[row][column] for a square of WIDTH. */

@@ -18,9 +18,13 @@ inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 /* The second operand where either is NaN. */
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats load(const uint16_t *p) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+inline Floats as_floats(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
 }
 /* The first `count` lanes of x, the others of y. */
 inline Floats first(int count, Floats x, Floats y) {
@@ -33,6 +37,21 @@ inline Floats zero_below(Floats a, Floats b, Floats x) {
 inline Floats round(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* x * 2^n for whole n from -126 to 0. */
 inline Floats times_power(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
+
+/* Lanes in one order, whatever the level: halves are added. */
+inline float sum(Floats x) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+/* Of lanes that are numbers. */
+inline float largest(Floats x) {
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
 
 /* to[column * stride + row] = from[row][column] for a square of WIDTH. */
 inline void transpose(const Floats *from, float *to, int stride) {

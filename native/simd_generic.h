@@ -27,12 +27,14 @@ inline Floats div(Floats a, Floats b) { HEADWAY_LANES(a.lane[i] / b.lane[i]); }
 inline Floats fma(Floats a, Floats b, Floats c) { HEADWAY_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }
 /* The second operand where either is NaN. */
 inline Floats max(Floats a, Floats b) { HEADWAY_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]); }
+inline Floats min(Floats a, Floats b) { HEADWAY_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]); }
 inline float from_bits(uint32_t bits) {
     float x;
     __builtin_memcpy(&x, &bits, sizeof x);
     return x;
 }
 inline Floats load(const uint16_t *p) { HEADWAY_LANES(from_bits(static_cast<uint32_t>(p[i]) << 16)); }
+inline Floats as_floats(const int8_t *p) { HEADWAY_LANES(p[i]); }
 /* The first `count` lanes of x, the others of y. */
 inline Floats first(int count, Floats x, Floats y0) { HEADWAY_LANES(i < count ? x.lane[i] : y0.lane[i]); }
 /* Zero where a < b, else x (also where either is NaN). */
@@ -44,6 +46,18 @@ inline Floats times_power(Floats x, Floats n) {
     HEADWAY_LANES(n.lane[i] == n.lane[i]
                       ? x.lane[i] * from_bits(static_cast<uint32_t>(static_cast<int32_t>(n.lane[i]) + 127) << 23)
                       : n.lane[i]);
+}
+
+/* Lanes in one order, whatever the level: halves are added. */
+inline float sum(Floats x) {
+    for (int half = WIDTH / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) x.lane[i] += x.lane[i + half];
+    return x.lane[0];
+}
+/* Of lanes that are numbers. */
+inline float largest(Floats x) {
+    for (int i = 1; i < WIDTH; i++) x.lane[0] = x.lane[i] > x.lane[0] ? x.lane[i] : x.lane[0];
+    return x.lane[0];
 }
 
 /* to[column * stride + row] = from[row][column] for a square of WIDTH. */

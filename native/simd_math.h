@@ -32,22 +32,6 @@ inline float exponential(float x) {
     return lanes[0];
 }
 
-/* Lanes in one order, whatever the level: halves are added. */
-inline float sum(Floats x) {
-    float lanes[WIDTH];
-    store(lanes, x);
-    for (int half = WIDTH / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
-    return lanes[0];
-}
-
-inline float largest(Floats x) {
-    float lanes[WIDTH];
-    store(lanes, x);
-    for (int i = 1; i < WIDTH; i++) lanes[0] = lanes[i] > lanes[0] ? lanes[i] : lanes[0];
-    return lanes[0];
-}
-
 inline float wide(float x) { return x; }
 inline float wide(uint16_t x) {
     uint32_t bits = static_cast<uint32_t>(x) << 16;
@@ -55,6 +39,7 @@ inline float wide(uint16_t x) {
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 }
+inline float wide(int8_t x) { return x; }
 inline void narrow(float x, float *to) { *to = x; }
 /* To nearest, ties to even; NaN becomes the quiet one. */
 inline void narrow(float x, uint16_t *to) {

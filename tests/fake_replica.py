@@ -4,15 +4,18 @@
     python tests/fake_replica.py serve …                   `headway serve` over such replicas
     python tests/fake_replica.py restless …                the same; it replaces a replica at once
 
-`--threads` says how many milliseconds a step takes. The first token of a prompt may order what a healthy replica
-never does. Where the word "slow" is in a text or a grammar, tokenising or compiling it takes its time.
+`--threads` says how many milliseconds a step takes. With state tiers a block is 256 KiB: moving it takes a while. The
+first token of a prompt may order what a healthy replica never does. Where the word "slow" is in a text or a grammar,
+tokenising or compiling it takes its time.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from headway.replica.link import Link
 from headway.replica.loading import LoadedModel, hosted_text
 from headway.replica.messages import Ready, ToFront, Told, encode
 from headway.replica.options import ModelOptions, ReplicaOptions
+from headway.replica.tiers import open_tiers
 from headway.text.answer import AnswerTexts
 from headway.text.grammar.guide import GrammarCompiler
 from headway.text.tokenizer import Tokenizer
@@ -77,9 +81,48 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[Loaded
 
 def _load(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
     blocks = model.blocks or 64
-    executor = Obedient(blocks, model.block_tokens, (options.threads or 0) / 1000, say)
+    kind = Obedient if model.host_tier_bytes is None and model.disk_tier is None else Tiered
+    executor = kind(blocks, model.block_tokens, (options.threads or 0) / 1000, say)
     text = Text(model, options.cache)
-    return hosted_text(executor, blocks, model, text.watch, Grammars(text, _slow))
+    tiers = open_tiers(executor, model)  # type: ignore[arg-type]
+    return hosted_text(executor, blocks, model, text.watch, Grammars(text, _slow), tiers)
+
+
+class Tiered(Obedient):
+    """Implements `TieredExecutor`: what a block holds lies in a host slot many times over, and one that does not say
+    the same each time is never brought back."""
+
+    _TIMES = 2048
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._facts = replace(self._facts, block_bytes=self._facts.block_bytes * self._TIMES)
+
+    def keep_outside(self, slots: int) -> HostSlots:
+        self.host = HostSlots(slots, self._facts.block_bytes, self._TIMES)  # type: ignore[assignment]
+        return self.host
+
+
+class HostSlots:
+    def __init__(self, slots: int, block_bytes: int, times: int) -> None:
+        self._size, self._times = block_bytes, times
+        self._bytes = memoryview(bytearray(slots * block_bytes))
+
+    def bytes(self, slot: int) -> memoryview:
+        return self._bytes[slot * self._size : (slot + 1) * self._size]
+
+    def __setitem__(self, slot: int, content: list[int]) -> None:
+        self.bytes(slot)[:] = array("Q", content).tobytes() * self._times
+
+    def __getitem__(self, slot: int) -> list[int]:
+        return whole(self.bytes(slot), self._times)
+
+
+def whole(block: memoryview, times: int = Tiered._TIMES) -> list[int]:
+    """What the bytes of a block hold. Raises AssertionError where they are of more than one."""
+    once = bytes(block[: len(block) // times])
+    assert block == once * times, "a block holds bytes of two"
+    return list(array("Q", once))
 
 
 class Text:

@@ -130,7 +130,7 @@ class FakeServer:
 
     @property
     def model(self) -> FrontTextModel:
-        return self.front.text_model(MODEL)
+        return self.front.models.text_model(MODEL)
 
     @property
     def url(self) -> str:
@@ -199,7 +199,7 @@ def fake_serving(
     executor = GatedExecutor(blocks=blocks, model_context=model_context)
 
     def models() -> list[LoadedModel]:
-        text = hosted_text(executor, blocks, options, AnswerTexts(front.text_model(MODEL).tokenizer), grammars)
+        text = hosted_text(executor, blocks, options, AnswerTexts(front.models.text_model(MODEL).tokenizer), grammars)
         images = [hosted_images(each.executor, beside[each.name]) for each in diffusions]
         return [text, *(hosted_encoder(each.executor, beside[each.name]) for each in encoders), *images]
 

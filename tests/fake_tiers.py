@@ -48,6 +48,12 @@ class FakeDisk:
         self._queue = [each for each in self._queue if each[0] >= 0]
         return ready
 
+    def hurry(self) -> None:
+        """Tell of everything at the next question, and answer at once from now on."""
+        self.delay = 0
+        for each in self._queue:
+            each[0] = 0
+
     def _put(self, moved: Moved) -> None:
         self.told.append(moved.what)
         self._queue.append([self.delay, moved])

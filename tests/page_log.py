@@ -6,6 +6,7 @@ from headway.core import events as ev
 from headway.core.plan import Grammar
 from headway.core.recovery import Demand, Rates
 from headway.core.request import Pause
+from headway.policy.progress import APART_NS
 from world import Allowing, Guessing, World
 
 
@@ -53,8 +54,6 @@ def log() -> list[ev.AnyEvent]:
         told = {"phase": phase, "cut": phase != "over", "rejected": Demand(kept_out, 5000), "clean": 1, "needed": 2}
         world._emit(ev.Recovery(at=world.clock.now_ns(), step=12, model="fake", now=rates[0], best=rates[1], **told))
         world.step()
-    for _ in range(3):
-        world.engine.retried("strict", "grammar", 0)
     world.engine.supply("strict", "grammar", [Allowing(world.vocab)])
     world.engine.fail("loose", "it means nothing")
     for name in "defg":
@@ -84,6 +83,11 @@ def reloads(world: World, prompt: list[int]) -> None:
     world.add("grows", 300, max_tokens=20)
     world.step()
     world.add("again", [*prompt, 3], max_tokens=5)
+    while not isinstance(world.events[-1], ev.ReloadStarted):
+        world.step()
+    for _ in range(3):  # a disk that hangs for a minute, and then goes on
+        world.clock.advance(APART_NS)
+        world.engine.collect()
     world.run()
 
 

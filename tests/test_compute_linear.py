@@ -88,8 +88,8 @@ def asked_counts(probes: KeptProbes | None) -> tuple[set[int], str]:
 
 def test_a_second_start_knows_what_the_first_found_out_of_a_kernel(tmp_path: Path) -> None:
     alone, words = asked_counts(None)
-    assert asked_counts(KeptProbes.open(tmp_path / "new")) == (alone, words)
-    again, said = asked_counts(KeptProbes.open(tmp_path / "new"))
+    assert asked_counts(KeptProbes(tmp_path / "new")) == (alone, words)
+    again, said = asked_counts(KeptProbes(tmp_path / "new"))
     assert said == words and again == {PIECE} < alone  # the usual bits of a row are found each time
 
 
@@ -97,8 +97,8 @@ def test_a_second_start_knows_what_the_first_found_out_of_a_kernel(tmp_path: Pat
 def test_what_was_found_out_elsewhere_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    KeptProbes.open(tmp_path).keep("k", {(2, 3)}, {1: True})
-    assert KeptProbes.open(tmp_path).recall("k", {(2, 3)}) == {1: True}
+    KeptProbes(tmp_path).keep("k", {(2, 3)}, {1: True})
+    assert KeptProbes(tmp_path).recall("k", {(2, 3)}) == {1: True}
     shapes = {(2, 4)} if change == "shape" else {(2, 3)}
     if change == "threads":
         monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
@@ -108,8 +108,8 @@ def test_what_was_found_out_elsewhere_is_not_believed(
         monkeypatch.setattr(torch, "__version__", "0.0.1")
     elif change == "damage":
         (tmp_path / "row_probes.json").write_bytes(b'{"a": {"1": tr')
-    assert KeptProbes.open(tmp_path).recall("k", shapes) == {}
-    assert KeptProbes.open(tmp_path).recall("other", {(2, 3)}) == {}
+    assert KeptProbes(tmp_path).recall("k", shapes) == {}
+    assert KeptProbes(tmp_path).recall("other", {(2, 3)}) == {}
 
 
 def test_a_kernel_without_any_order_says_so_and_is_left_alone() -> None:

@@ -76,8 +76,8 @@ def test_a_pool_is_sized_by_memory(tmp_path: Path) -> None:
     assert found.blocks == 5
     with pytest.raises(ConfigError, match="less than one block"):
         TextExecutor.load(files, cache=tmp_path, weights="fp32", memory_bytes=one - 1)
-    with pytest.raises(ConfigError, match="--state: int8"):
-        TextExecutor.load(files, cache=tmp_path, state="int8", blocks=1)
+    with pytest.raises(ConfigError, match="--state: 'int4' is not one of"):
+        TextExecutor.load(files, cache=tmp_path, state="int4", blocks=1)
 
 
 def test_a_pool_takes_no_memory_before_its_blocks_are_written(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,30 @@ def test_the_file_is_read_by_safetensors_and_not_written_twice(tmp_path: Path) -
     assert all(torch.equal(theirs[name], tensor) for name, tensor in first.items())
     second = load_tensors(spec, replace(files, tensors=StateDict({})), "fp32", tmp_path).tensors
     assert torch.equal(second["embedding"], first["embedding"])
+
+
+def resident_bytes(file: Path) -> int:
+    """What this process holds of the pages of a mapped file."""
+    held, name = 0, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        key, *rest = line.split()
+        if not key.endswith(":"):
+            name = rest[4] if len(rest) > 4 else ""
+        elif key == "Rss:" and name == str(file):
+            held += int(rest[0]) << 10
+    return held
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what of a file is in memory")
+def test_a_file_that_was_packed_is_in_memory_no_more_and_reads_as_before(tmp_path: Path) -> None:
+    files = files_of(oracle("llama, tied"))
+    loaded = load_tensors(DecoderSpec.from_config(files.config, "tiny"), files, "fp32", tmp_path)
+    (path,) = tmp_path.glob("*.safetensors")
+    before = {name: tensor.clone() for name, tensor in loaded.tensors.items()}
+    assert resident_bytes(path) > 0
+    loaded.unload()
+    assert resident_bytes(path) == 0
+    assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in before.items())
 
 
 def test_a_missing_tensor_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:

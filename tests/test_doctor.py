@@ -81,7 +81,7 @@ def test_the_numbers_of_what_was_seen_are_those_of_the_records() -> None:
     assert shown["seen"] == {
         "seconds": world.clock.now_ns() / 1e9, "steps": len(world.steps()), "requests": 8,
         "emitted_tokens": sum(r.sequences[0].emitted for r in records), "model": "fake",
-        "models": ["fake"],
+        "models": ["fake"], "weights": {"fake": {"format": "bf16", "why": ""}},
     }  # fmt: skip
     totals: dict[str, float] = {}
     for record in records:

@@ -11,13 +11,12 @@ import pytest
 from starlette.requests import Request as HttpRequest
 
 from headway.api.routes.models import health
-from headway.core.errors import StalledError, UnknownRequest
+from headway.core.errors import StalledError
 from headway.core.events import NoProgress
-from headway.core.verdict import Wait
 from headway.front.refusals import Refusal
 from headway.policy.progress import TIMES
 from headway.story.reduce.reducer import Story
-from served import Served, one_by_one, served
+from served import MS, Served, one_by_one, served
 
 
 def told(world: Served) -> list[NoProgress]:
@@ -38,58 +37,69 @@ def is_well(world: Served) -> bool:
         return False
 
 
-# -- a transfer that is retried for ever ----------------------------------------------------------------------
+# -- a transfer that goes on for ever and brings nothing ------------------------------------------------------
 
 
-def reloading() -> Served:
-    """`slow` waits for 8 blocks from a tier, of which 2 are there; `other` runs."""
-    world = Served(blocks=100)
-    wait = Wait(on="input", rule="reload", unit="blocks", need=8, have=2, short=6)
-    world.model.pattern.awaits = lambda new: {"reload": wait} if new.id == "slow" else {}
-    world.model.pattern.supply = lambda request, what, content: None
-    world.add("slow", 30, max_tokens=4)
+HANGS = 1 << 30
+
+
+def reloading(delay: int) -> Served:
+    """`slow` waits for blocks from disk, which answers after `delay` questions; `other` runs."""
+    prompt = [5 * i % 89 for i in range(96)]
+    world = Served(blocks=26, host_slots=2, disk_slots=40, staging=True)
+    for id, tokens in (("first", [*prompt, 1]), ("filler", 400)):
+        world.add(id, tokens, max_tokens=1)
+        while world.engine.requests or world.engine.awaiting or not world.engine.idle:
+            world.step()
+    world.disk.delay = delay
+    world.add("slow", [*prompt, 2], max_tokens=4)
     world.add("other", 30, max_tokens=60)
     world.step()
+    assert world.wait("slow").rule == "reload"
     return world
 
 
-def test_a_transfer_that_is_retried_for_ever_is_no_progress_while_others_run():
-    world = reloading()
-    for _ in range(TIMES + 4):
-        world.engine.retried("slow", "reload", 2)
+def pass_time(world: Served, seconds: int) -> None:
+    """Others take steps meanwhile, one a second."""
+    for _ in range(seconds):
+        world.clock.advance(1000 * MS)
         world.step()
+
+
+def test_a_transfer_that_brings_nothing_for_a_minute_is_no_progress_while_others_run():
+    world = reloading(HANGS)
+    pass_time(world, 30)
+    assert not told(world) and is_well(world)
+    pass_time(world, 32)
     (event,) = told(world)
-    assert (event.id, event.times, event.wait.rule, event.wait.have) == ("slow", TIMES, "reload", 2)
-    assert world.engine.requests["other"].stage == "running" and not is_well(world)
+    assert (event.id, event.times, event.wait.rule, event.wait.have) == ("slow", TIMES, "reload", 0)
+    assert world.said["other", 0] and not is_well(world)
     found = world.findings()["no_progress"]
-    assert found.says == (
-        "No progress: what slow waits for (reload) was tried for 3 times in a row and got no further: 2 of 8 blocks."
+    need = event.wait.need
+    assert need > 2 and found.says == (
+        f"No progress: what slow waits for (reload) was looked for 3 times in a row, and nothing of it came: 0 of "
+        f"{need} blocks."
     )
     assert found.next.startswith("look at what brings it (reload)") and found.lost == 1
-    world.engine.supply("slow", "reload", None)
-    assert is_well(world)
+    world.disk.hurry()
     world.run()
-    assert world.said["slow", 0] == world.expected("slow", 0, 4)
+    assert is_well(world) and world.said["slow", 0] == world.expected("slow", 0, 4)
 
 
-@pytest.mark.parametrize("haves", [[3, 3, 4, 4, 5, 5, 6], [2, 2, 8]])
-def test_a_slow_transfer_that_gets_further_is_progress(haves):
-    world = reloading()
-    for have in haves:
-        world.engine.retried("slow", "reload", have)
-        world.step()
+def test_a_slow_transfer_that_gets_further_is_progress():
+    world = reloading(50)
+    pass_time(world, 59)
+    assert world.engine.requests["slow"].verdict.rule == "reload"  # two at a time, some 25 s each
+    world.run()
     assert not told(world) and is_well(world) and "no_progress" not in world.findings()
-    assert world.engine.requests["slow"].verdict.short == 8 - haves[-1]
 
 
-def test_whoever_is_cancelled_or_awaits_nothing_is_not_waited_for():
-    world = reloading()
-    for _ in range(TIMES):
-        world.engine.retried("slow", "reload", 2)
+def test_whoever_is_cancelled_waits_for_no_transfer():
+    world = reloading(HANGS)
+    pass_time(world, 62)
+    assert not is_well(world)
     world.engine.cancel("slow")
     assert is_well(world)
-    with pytest.raises(UnknownRequest):
-        world.engine.retried("other", "reload", 1)
 
 
 # -- waiting for capacity with nothing running ----------------------------------------------------------------

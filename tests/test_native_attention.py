@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch
 
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import PagedState
+from headway.compute.kernels.state_format import STATE_FORMATS, StateFormat
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.native.attention import NativeAttention
 from headway.core.plan import Span
@@ -27,7 +29,8 @@ LAYOUTS = [
 ]
 LONGEST = 700
 AT_EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS)
-OF_BOTH_FORMATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+FP32, BF16, INT8 = (STATE_FORMATS[name] for name in ("fp32", "bf16", "int8"))
+OF_EVERY_FORMAT = pytest.mark.parametrize("held", STATE_FORMATS.values(), ids=STATE_FORMATS)
 
 
 def spec_of(heads: int, kv_heads: int, head_dim: int, normed: bool) -> DecoderSpec:
@@ -47,7 +50,7 @@ class World:
     spec: DecoderSpec
     qkv: list[torch.Tensor]
     block_tokens: int
-    dtype: torch.dtype
+    held: StateFormat
     seed: int = 0
     poison: float = 0.0
 
@@ -55,8 +58,9 @@ class World:
         needs = [-(-len(rows) // self.block_tokens) for rows in self.qkv]
         places = np.random.default_rng(self.seed).permutation(sum(needs) + 3)
         self.tables = [tuple(map(int, part)) for part in np.split(places[:-3], np.cumsum(needs)[:-1])]
-        self.state = PagedState(self.spec, sum(needs) + 3, self.block_tokens, self.dtype)
-        self.state._all.fill_(self.poison)
+        self.state = PagedState(self.spec, sum(needs) + 3, self.block_tokens, self.held)
+        nan = math.isnan(self.poison) and self.held.scaled
+        self.state._all.fill_(-1 if nan else self.poison)  # as a scale, a bf16 of ones alone is NaN
         draw = torch.Generator().manual_seed(1)
         norms = {
             f"layers.{layer}.{part}_norm": 1 + torch.randn(self.spec.head_dim, generator=draw) / 5
@@ -95,11 +99,19 @@ class World:
                 for x, weight in zip((q, k), weights, strict=True)
             )
         q, k = (self._rotated(x) for x in (q, k))
-        k, v = (x.float().to(self.dtype).double() for x in (k, v))
+        k, v = (self._as_held(x.float()).double() for x in (k, v))
         k, v = (x.repeat_interleave(spec.group, 1) for x in (k, v))
         scores = torch.einsum("qhd,khd->hqk", q, k) * spec.head_dim**-0.5
         scores.masked_fill_(torch.ones(len(rows), len(rows)).triu(1).bool(), -torch.inf)
         return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).reshape(len(rows), -1)
+
+    def _as_held(self, x: torch.Tensor) -> torch.Tensor:
+        """x [positions, heads, head_dim], fp32, as the state has it."""
+        if self.held.scaled:
+            mantissa, exponent = torch.frexp(x.abs().amax(-1, keepdim=True) / 127)
+            scale = torch.ldexp((mantissa * 256).ceil() / 256, exponent)  # 8 bits, rounded up
+            return (x / scale).round() * scale
+        return x.to(self.held.dtype).float()
 
     def _rotated(self, x: torch.Tensor) -> torch.Tensor:
         half = self.spec.head_dim // 2
@@ -113,28 +125,28 @@ def world(layout: tuple[int, int, int, bool], lengths: list[int], **options) -> 
     draw = torch.Generator().manual_seed(sum(lengths))
     size = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
     qkv = [torch.randn(length, size, generator=draw) for length in lengths]
-    return World(spec, qkv, options.pop("block_tokens", 16), options.pop("dtype", torch.float32), **options)
+    return World(spec, qkv, options.pop("block_tokens", 16), options.pop("held", FP32), **options)
 
 
 @AT_EVERY_LEVEL
-@OF_BOTH_FORMATS
+@OF_EVERY_FORMAT
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_results_are_those_of_the_formulas(level, dtype, layout):
-    made = world(layout, [1, 17, 300], dtype=dtype, block_tokens=LAYOUTS.index(layout) * 7 % 16 + 1)
-    # A key near the middle of two bf16 numbers is rounded to either, as its last fp32 bit has it.
-    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-3, "atol": 2e-3}
+def test_results_are_those_of_the_formulas(level, held, layout):
+    made = world(layout, [1, 17, 300], held=held, block_tokens=LAYOUTS.index(layout) * 7 % 16 + 1)
+    # A key near the middle of two numbers that can be held becomes either, as its last fp32 bit has it.
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if held is FP32 else {"rtol": 2e-3, "atol": 2e-3}
     for i, found in enumerate(made.whole(level)):
         assert torch.allclose(found.double(), made.reference(i), **tolerance)
 
 
 @AT_EVERY_LEVEL
-@OF_BOTH_FORMATS
+@OF_EVERY_FORMAT
 @pytest.mark.parametrize(("layout", "block_tokens"), list(zip(LAYOUTS, [16, 1, 5, 64, 256, 3], strict=True)), ids=str)
 def test_a_row_has_the_same_bits_in_any_step_in_any_chunk_and_on_any_number_of_threads(
-    level, dtype, layout, block_tokens
+    level, held, layout, block_tokens
 ):
     lengths = [1, 2, 31, 255, 257, 300, 515]
-    made = world(layout, lengths, dtype=dtype, block_tokens=block_tokens)
+    made = world(layout, lengths, held=held, block_tokens=block_tokens)
     expected = made.whole(level)
     draw = np.random.default_rng(7)
     for threads in (2, 3):
@@ -150,8 +162,9 @@ def test_a_row_has_the_same_bits_in_any_step_in_any_chunk_and_on_any_number_of_t
 
 
 @AT_EVERY_LEVEL
-def test_a_decode_position_of_a_long_sequence_is_split_and_keeps_its_bits(level):
-    made = world((9, 3, 64, False), [LONGEST, 3], dtype=torch.bfloat16)
+@OF_EVERY_FORMAT
+def test_a_decode_position_of_a_long_sequence_is_split_and_keeps_its_bits(level, held):
+    made = world((9, 3, 64, False), [LONGEST, 3], held=held)
     expected = made.whole(level)
     for threads in (1, 2, 4):
         alone, beside = made.step(made.attention(level, threads), [(0, LONGEST - 1, LONGEST), (1, 2, 3)])
@@ -160,7 +173,7 @@ def test_a_decode_position_of_a_long_sequence_is_split_and_keeps_its_bits(level)
 
 @AT_EVERY_LEVEL
 def test_queries_keys_and_values_in_bf16_are_those_in_fp32(level):
-    made = world((9, 3, 64, False), [40], dtype=torch.bfloat16)
+    made = world((9, 3, 64, False), [40], held=BF16)
     made.qkv = [rows.bfloat16().float() for rows in made.qkv]
     (expected,) = made.whole(level)
     made.qkv = [rows.bfloat16() for rows in made.qkv]
@@ -168,10 +181,10 @@ def test_queries_keys_and_values_in_bf16_are_those_in_fp32(level):
 
 
 @AT_EVERY_LEVEL
-@OF_BOTH_FORMATS
-def test_what_lies_beyond_a_sequence_does_not_matter(level, dtype):
+@OF_EVERY_FORMAT
+def test_what_lies_beyond_a_sequence_does_not_matter(level, held):
     sound, poisoned = (
-        world((6, 2, 20, False), [5, 70, 300], dtype=dtype, poison=poison) for poison in (0.0, float("nan"))
+        world((6, 2, 20, False), [5, 70, 300], held=held, poison=poison) for poison in (0.0, float("nan"))
     )
     for expected, found in zip(sound.whole(level), poisoned.whole(level), strict=True):
         assert torch.equal(found, expected)
@@ -180,8 +193,9 @@ def test_what_lies_beyond_a_sequence_does_not_matter(level, dtype):
 @AT_EVERY_LEVEL
 @pytest.mark.parametrize("part", ["query", "key", "value"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=["nan", "inf"])
-def test_a_number_that_is_not_one_spoils_its_sequence_from_there_on_and_no_other(level, part, value):
-    made = world((6, 2, 16, False), [290, 290])
+@pytest.mark.parametrize("held", [FP32, INT8], ids=["fp32", "int8"])
+def test_a_number_that_is_not_one_spoils_its_sequence_from_there_on_and_no_other(level, held, part, value):
+    made = world((6, 2, 16, False), [290, 290], held=held)
     expected = made.whole(level)
     made.qkv[0] = made.qkv[0].clone()
     made.qkv[0].view(290, 10, 16)[260, {"query": 1, "key": 6, "value": 8}[part]] = value
@@ -195,17 +209,22 @@ def test_a_number_that_is_not_one_spoils_its_sequence_from_there_on_and_no_other
 
 
 @AT_EVERY_LEVEL
-@OF_BOTH_FORMATS
-def test_state_is_written_where_the_table_says_and_nowhere_else_rounded_as_torch_rounds(level, dtype):
-    made = world((6, 2, 16, False), [21, 40], dtype=dtype, poison=7.0)
-    bits = made.qkv[0].view(torch.int32)
-    bits[::2].bitwise_and_(~0xFFFF).bitwise_or_(0x8000)  # in the middle between two bf16 numbers
+@OF_EVERY_FORMAT
+def test_state_is_written_where_the_table_says_and_nowhere_else_rounded_as_torch_rounds(level, held):
+    made = world((6, 2, 16, False), [21, 40], held=held, poison=7.0)
+    heads = made.qkv[0].view(21, 10, 16)
+    if held is INT8:
+        heads[::2].mul_(2).round_().div_(2)[:, :, 0] = 127  # a scale of 1, and halves
+        heads[3, 8], heads[5, 9] = 0, 1e-39
+    else:
+        bits = heads.view(torch.int32)
+        bits[::2].bitwise_and_(~0xFFFF).bitwise_or_(0x8000)  # in the middle between two bf16 numbers
     made.step(made.attention(level, 2), [(0, 0, 21)], layer=0)
     slots = made.state.slots([Span(0, (1,) * 21, made.tables[0])])
-    values = made.qkv[0].view(21, 10, 16)[:, 8:].transpose(0, 1)
-    assert torch.equal(made.state.layers[0][2:, slots], values.to(dtype))
-    made.state.layers[0][:, slots] = 7.0
-    assert bool((made.state._all == 7.0).all())
+    values = heads[:, 8:].transpose(0, 1)
+    assert torch.equal(made.state.layers[0][2:, slots], held.pack(values))
+    made.state.layers[0][:, slots] = 7
+    assert bool((made.state._all == 7).all())
 
 
 @AT_EVERY_LEVEL

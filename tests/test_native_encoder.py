@@ -18,6 +18,7 @@ from headway.compute.models.encoder_spec import EncoderSpec
 from headway.compute.native.encoder import NativeEncoder, _Shape, not_covered
 from headway.compute.native.library import DOTS_OF, Absent
 from native_library import FOUND, LEVELS, library
+from test_native_products import rounded_inputs
 
 WAYS = (
     [("absent", "absent")]
@@ -76,8 +77,7 @@ def exact_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     offset = torch.zeros(len(weight)) if bias is None else bias
 
     def product(x: torch.Tensor) -> torch.Tensor:
-        inputs = torch.cat([whole.double() * own for whole, own in map(quantised, x.split(32, 1))], 1)
-        return (inputs @ (rounded.double() * scales).T).float() + offset
+        return (rounded_inputs(x).double() @ (rounded.double() * scales).T).float() + offset
 
     return product
 
@@ -107,7 +107,8 @@ def run(
     """The hidden states of each input."""
     lengths = np.array([len(each) for each in inputs], np.int32)
     given = None if seconds is None else np.array(seconds, np.int32)
-    return list(encoder(np.concatenate(inputs), lengths, given).split(lengths.tolist()))
+    states = torch.from_numpy(encoder(np.concatenate(inputs), lengths, given))
+    return list(states.split(lengths.tolist()))
 
 
 @pytest.mark.parametrize("level, dots", WAYS)
@@ -133,14 +134,48 @@ def test_bits_depend_on_the_input_alone(level: str) -> None:
     inputs = inputs_of((300, 7, 64, 129, 1, 40, 40, 257, 12, 90))
     one, three = (NativeEncoder(spec, tensors, library(), level, threads) for threads in (1, 3))
     expected = [run(one, [each])[0] for each in inputs]
+    alone_means = [one(each, np.array([len(each)], np.int32), result="means", unit=True)[0] for each in inputs]
     order = np.random.default_rng(2).permutation(len(inputs))
     for encoder in (one, three):
         for places in ([*range(len(inputs))], order.tolist(), order[:3].tolist(), [0], [4], [1, 2]):
             for place, states in zip(places, run(encoder, [inputs[i] for i in places]), strict=True):
                 assert torch.equal(states, expected[place])
             lengths = np.array([len(inputs[i]) for i in places], np.int32)
-            firsts = encoder(np.concatenate([inputs[i] for i in places]), lengths, firsts=True)
-            assert torch.equal(firsts, torch.stack([expected[place][0] for place in places]))
+            firsts = encoder(np.concatenate([inputs[i] for i in places]), lengths, result="firsts")
+            assert np.array_equal(firsts, torch.stack([expected[place][0] for place in places]))
+            means = encoder(np.concatenate([inputs[i] for i in places]), lengths, result="means", unit=True)
+            assert all(np.array_equal(mean, alone_means[place]) for place, mean in zip(places, means, strict=True))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lengths", [(51,), (1,), (300,), (9, 130, 4, 51)], ids=str)
+def test_pooled_vectors_are_those_of_the_hidden_states(lengths: tuple[int, ...], threads: int, level: str) -> None:
+    """Shared by all threads or not; sums in fp32."""
+    spec = spec_of(2, 5, 16, 321)
+    encoder = NativeEncoder(spec, tensors_of(spec, scaled=True), library(), level, threads)
+    inputs = inputs_of(lengths)
+    states = run(encoder, inputs)
+    tokens, counts = np.concatenate(inputs), np.array(lengths, np.int32)
+    means, firsts = torch.stack([each.mean(0) for each in states]), torch.stack([each[0] for each in states])
+    for result, expected in (("means", means), ("firsts", firsts)):
+        found = torch.from_numpy(encoder(tokens, counts, result=result))  # type: ignore[arg-type]
+        unit = torch.from_numpy(encoder(tokens, counts, result=result, unit=True))  # type: ignore[arg-type]
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(unit, torch.nn.functional.normalize(expected, dim=1), rtol=1e-5, atol=1e-6)
+
+
+def test_the_clock_tells_every_part_of_a_run_and_nothing_once_it_is_taken_away() -> None:
+    spec = spec_of(2, 3, 32, 200)
+    encoder = NativeEncoder(spec, tensors_of(spec, scaled=False), library(), LEVELS[0], 2)
+    spent_ns = np.zeros(9, np.int64)
+    library().encoder_clock(encoder._handle, spent_ns.ctypes.data)
+    run(encoder, inputs_of((51, 40)))
+    assert (spent_ns[:8] > 0).all()
+    before = spent_ns.copy()
+    library().encoder_clock(encoder._handle, None)
+    run(encoder, inputs_of((51, 40)))
+    assert np.array_equal(spent_ns, before)
 
 
 def test_what_is_not_finite_stays_in_its_input() -> None:

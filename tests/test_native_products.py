@@ -18,6 +18,8 @@ WITH_EVERY_DOT = pytest.mark.parametrize("dots", FOUND_DOTS)
 #: (outputs, inputs): of the default model, and sizes that leave a rest.
 SHAPES = [(960, 576), (576, 1536), (64, 64), (98, 48), (33, 7), (1, 1), (130, 65)]
 OF_BOTH_SIZES = pytest.mark.parametrize("bits", [8, 4])
+#: See native/product_level.h.
+NEAR, NEAR_NORMED = 12, 7
 AT_SHAPES = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -35,9 +37,26 @@ def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x * (torch.full_like(top, 127) / top)).round(), top / 127
 
 
-def rounded_inputs(x: torch.Tensor) -> torch.Tensor:
-    """Each 32 numbers of a row as whole multiples of a scale of their own."""
-    return torch.cat([whole * scales for whole, scales in map(rounded, x.split(32, 1))], 1)
+def two_digits(x: torch.Tensor, near: int = NEAR) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers and the scales of rows of inputs, which the largest is a whole multiple of, from 127 to 32,639.
+    Those beyond 127 have a second digit: at most one step of four inputs for each 64 inputs, and the rest of
+    these."""
+    size, most_far = x.shape[1], -(-x.shape[1] // 64)
+    top = x.abs().amax(1).clamp_min(1e-30)
+    bound = ((near * (x.abs().sum(1) / size)).view(torch.int32) & ~0xFFFFF).view(torch.float32)
+    while True:
+        scales = (top / (127 * (top / bound)).floor().clamp(127, 32639))[:, None]
+        whole = (x * (1 / scales)).round()
+        high = ((F.pad(whole, (0, -size % 4)) + 128) / 256).floor()
+        over = (high != 0).view(len(x), -1, 4).any(2).sum(1) > most_far
+        if not bool(over.any()):
+            return whole, scales
+        bound = torch.where(over, bound * 1.25, bound)
+
+
+def rounded_inputs(x: torch.Tensor, near: int = NEAR) -> torch.Tensor:
+    whole, scales = two_digits(x, near)
+    return whole * scales
 
 
 def rounded_in_groups(weight: torch.Tensor) -> torch.Tensor:
@@ -51,10 +70,12 @@ def rounded_in_groups(weight: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts, 1)
 
 
-def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, bits: int = 8) -> torch.Tensor:
+def reference(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, bits: int = 8, near: int = NEAR
+) -> torch.Tensor:
     whole, scales = rounded(weight)
     wide = rounded_in_groups(weight).double() if bits == 4 else whole.double() * scales
-    return rounded_inputs(x).double() @ wide.T + (0 if bias is None else bias)
+    return rounded_inputs(x, near).double() @ wide.T + (0 if bias is None else bias)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -102,7 +123,7 @@ def test_activations_stay_right_far_from_zero(dots):
     identity = torch.eye(1)  # a row of one number is rounded to itself
     products = multiplier(dots, 1)
     found = products.multiply(values[:, None], PackedWeights(library(), identity), "gelu")[:, 0]
-    assert torch.allclose(found, F.gelu(values), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(found.double(), F.gelu(values.double()), rtol=1e-5, atol=1e-6)
     gates = PackedWeights(library(), torch.tensor([[1.0], [0.0]]), torch.tensor([0.0, 1.0]), gated=True)
     assert torch.allclose(products.multiply(values[:, None], gates)[:, 0], F.silu(values), rtol=1e-5, atol=1e-6)
 
@@ -113,7 +134,7 @@ def test_inputs_are_normalised_first_where_asked(dots):
     products = multiplier(dots, 2)
     found = products.multiply(x, PackedWeights(library(), weight), norm=norm, norm_eps=1e-2)
     normal = F.rms_norm(x, (100,), norm, 1e-2)
-    assert torch.allclose(found.double(), reference(normal, weight, None), rtol=1e-3, atol=0.1)
+    assert torch.allclose(found.double(), reference(normal, weight, None, near=NEAR_NORMED), rtol=1e-3, atol=0.1)
 
 
 @WITH_EVERY_DOT
@@ -142,12 +163,58 @@ def test_every_way_of_adding_up_gives_the_same_sums():
 
 @WITH_EVERY_DOT
 def test_the_largest_sums_do_not_overflow(dots):
-    x, products = torch.ones(2, 4096), multiplier(dots, 1)
+    """As many inputs as there may be: all at their largest, and some of them far besides."""
+    size, products = 131072, multiplier(dots, 1)
+    x = torch.ones(3, size)
     x[1] = -1
-    weight = torch.ones(2, 4096)
+    x[2, :: size // 512] = 1e6
+    weight = torch.ones(2, size)
     weight[1] = -1
     found = products.multiply(x, PackedWeights(library(), weight))
-    assert torch.allclose(found, torch.tensor([[4096.0, -4096.0], [-4096.0, 4096.0]]), rtol=1e-5)
+    assert torch.allclose(found.double(), reference(x, weight, None), rtol=1e-5)
+    assert torch.allclose(found[:2], torch.tensor([[1.0, -1.0], [-1.0, 1.0]]) * size, rtol=1e-5)
+
+
+def with_outliers(rows: int, size: int) -> torch.Tensor:
+    """Rows with none, and ever more and larger ones; with all numbers equal; with one number that is not zero."""
+    x = drawn(rows, size)
+    for row in range(rows):
+        places = torch.randperm(size, generator=torch.Generator().manual_seed(row))[: row * size // 256]
+        x[row, places] *= 10.0 ** (row % 7)
+    x[3] = -2.5
+    x[4] = 0
+    x[4, size // 2] = 3e4
+    x[5] *= 1e-20
+    x[6] *= 1e30
+    return x
+
+
+@WITH_EVERY_DOT
+@pytest.mark.parametrize("shape", [(98, 576), (130, 1536), (33, 330)], ids=str)
+@OF_BOTH_SIZES
+def test_numbers_far_from_the_others_have_second_digits(dots, shape, bits):
+    weight, x = drawn(*shape), with_outliers(40, shape[1])
+    whole, scales = two_digits(x)
+    assert bool((whole.abs() > 127).any(1)[[2, 4]].all())
+    found = multiplier(dots, 2).multiply(x, PackedWeights(library(), weight, bits=bits))
+    expected = reference(x, weight, None, bits)
+    size = x.norm(dim=1, keepdim=True) * weight.norm(dim=1)
+    assert bool(((found - expected).abs() <= 3e-7 * size).all())
+    # One scale by the largest of the row would round the others away by more.
+    near = x[2].abs() < 4
+    errors = (whole * scales - x)[2][near].norm() / x[2][near].norm()
+    alone = x[2].abs().max() / 127
+    errors_alone = ((x[2] / alone).round() * alone - x[2])[near].norm() / x[2][near].norm()
+    assert float(errors) < 0.05 and float(errors_alone) > 0.1
+
+
+@WITH_EVERY_DOT
+@OF_BOTH_SIZES
+def test_a_row_with_far_numbers_has_the_same_bits_in_any_batch(dots, bits):
+    x, packed = with_outliers(40, 330), PackedWeights(library(), drawn(192, 330), bits=bits)
+    expected = multiplier(dots, 2).multiply(x, packed)
+    for count in (1, 2, 3, 5, 12, 13, 25):
+        assert torch.equal(multiplier(dots, 1).multiply(x[40 - count :], packed), expected[40 - count :])
 
 
 @WITH_EVERY_DOT

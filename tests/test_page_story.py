@@ -289,6 +289,6 @@ def test_the_page_says_of_a_recovery_loop_and_of_no_progress_while_they_last(
         f"fake: admission cut, 0.00 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
         f"fake: admission cut, 2.50 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
         None,
-        "fake: no progress, strict waits for grammar (1 grammars short), unchanged 3 times in a row",
+        "fake: no progress, again waits for reload (6 blocks short), unchanged 3 times in a row",
     ]
     assert found[0] is found[-1] is None

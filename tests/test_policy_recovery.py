@@ -346,12 +346,19 @@ def test_a_loop_in_words(event, says):
 
 def test_only_the_same_wait_of_the_same_request_in_a_row_is_counted():
     repeats, wait = Repeats(), Wait(on="input", rule="reload", unit="blocks", need=8, have=2, short=6)
-    assert [repeats.note("a", "a", wait) for _ in range(TIMES)] == list(range(1, TIMES + 1))
-    assert repeats.note("b", "b", wait) == 1
+    assert [repeats.note("a", "a", wait, at=0) for _ in range(TIMES)] == list(range(1, TIMES + 1))
+    assert repeats.note("b", "b", wait, at=0) == 1
     further = msgspec.structs.replace(wait, have=3, short=5)
-    assert [repeats.note("a", "a", further), repeats.note("a", "a", further)] == [1, 2]
+    assert [repeats.note("a", "a", further, at=0), repeats.note("a", "a", further, at=0)] == [1, 2]
     repeats.forget("a")
-    assert repeats.note("a", "a", further) == 1
+    assert repeats.note("a", "a", further, at=0) == 1
+
+
+def test_of_looks_that_must_be_apart_none_counts_that_comes_too_soon():
+    repeats, wait = Repeats(), Wait(on="input", rule="reload", unit="blocks", need=8, have=2, short=6)
+    assert [repeats.note("a", "a", wait, at, apart_ns=10) for at in (5, 14, 15, 24, 25)] == [1, 0, 2, 0, 3]
+    further = msgspec.structs.replace(wait, have=3, short=5)
+    assert repeats.note("a", "a", further, 26, apart_ns=10) == 1
 
 
 def test_a_decision_that_is_no_progress_in_words():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import itertools
 import socket
@@ -23,7 +24,7 @@ from fake_process import Client, fake_process, said
 from fake_replica import EXIT, FAIL, GARBAGE, GHOSTS, NONSENSE
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor, expected_tokens
-from headway.core.events import Failed, Refused
+from headway.core.events import Admitted, Arrived, Committed, Failed, Finished, Refused, Stepped
 from headway.core.plan import Draw, Grammar, Sampling, StepPlan, StepResult
 from headway.core.request import Stage, TextRequest
 from headway.engine.served import EngineOptions
@@ -127,6 +128,31 @@ def line() -> Iterator[Line]:
     line.close()
 
 
+def test_a_step_is_told_before_it_runs_unless_the_same_go_on_with_the_same(line: Line) -> None:
+    """Each message wakes the front. A prompt of two chunks and the first decode position are news; further ones are
+    not, until someone has to wait for a seat."""
+    prompt = tuple(range(20))
+    alone, four = (TextRequest(id=f"told-{n}", prompt=prompt, max_tokens=6, ignore_eos=True, n=n) for n in (1, 4))
+
+    def steps(*news: TextRequest) -> list[tuple[Stepped, bool]]:
+        """Each step of these, and whether it was told with its result."""
+        line.say(encode(Submit(news[0], news[1:])))
+        told = []
+        while {new.id for new in news} - line.story.ended.keys():
+            message = line.hear()
+            assert isinstance(message, Told)
+            ends = any(isinstance(event, Committed) for event in message.events)
+            told += [(event, ends) for event in message.events if isinstance(event, Stepped)]
+        return told
+
+    told = [(step.members[0].doing, ends) for step, ends in steps(alone)]
+    assert told == [("prefill", False)] * 2 + [("decode", False)] + [("decode", True)] * 4
+    line.clears()
+    waited = [ends for step, ends in steps(four, alone) if step.waits]
+    assert waited and not any(waited)
+    line.clears()
+
+
 NUMBERS = st.one_of(
     st.integers(-2, 9), st.sampled_from([-(1 << 63), -(1 << 31), 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 )
@@ -224,6 +250,17 @@ def test_what_is_no_message_is_told_on_stderr_and_what_means_nothing_is_rejected
         line.serves()
     assert told.getvalue().count("headway replica: not a known message: ") == 2
     assert [(one.id, one.field) for one in line.rejected] == [("a", "max_tokens"), ("b", "prompt")]
+    line.clears()
+
+
+def test_a_lone_request_is_told_of_once_before_its_step_and_once_after_it(line: Line) -> None:
+    line.say(encode(Submit(TextRequest(id="lone", prompt=(3, 1, 4), max_tokens=1))))
+    before, after = line.hear(), line.hear()
+    assert isinstance(before, Told) and isinstance(after, Told)
+    assert [type(event) for event in before.events] == [Arrived, Admitted, Stepped] and not before.emissions
+    assert [type(event) for event in after.events] == [Committed, Finished]
+    assert [emission.id for emission in after.emissions] == ["lone"]
+    assert not any(map(gc.is_tracked, (*before.events, *after.events))), "events would be looked at as garbage"
     line.clears()
 
 

@@ -8,13 +8,14 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
 from fake_server import FakeServer, fake_serving
+from headway.api.answers.generate import _Stream
 from headway.artifacts.files import ModelFiles
 from headway.front import state as front_module
 from headway.front.limits import ServeLimits
@@ -255,3 +256,37 @@ def test_an_error_inside_keeps_its_words_out_of_the_log_but_not_its_place(
     assert "Zanzibar" not in told
     assert "builtins.RuntimeError (its words are shown with --log-prompts)" in told and "builtins.KeyError" in told
     assert "in fail" in told
+
+
+class Said:
+    """An answer of which all events but the last `alone` come at once."""
+
+    def __init__(self, count: int, alone: int) -> None:
+        self._count, self._alone, self._told = count, alone, 0
+
+    async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes]:
+        while self._told < self._count:
+            self._told += 1
+            yield b"%d " % self._told
+
+    @property
+    def behind(self) -> bool:
+        return self._told < self._count - self._alone
+
+    async def unless_gone(self, work: Awaitable[None]) -> None:
+        await work
+
+
+@pytest.mark.parametrize(("count", "alone", "writes"), [(5, 4, 5), (5, 0, 1), (5, 2, 3), (150, 0, 3)])
+def test_what_came_meanwhile_goes_in_one_write_up_to_a_bound(count: int, alone: int, writes: int) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    stream = _Stream(Said(count, alone), {}, False, False)  # type: ignore[arg-type]
+    asyncio.run(stream({"type": "http"}, None, send))  # type: ignore[arg-type]
+    *bodies, end = sent[1:]
+    assert b"".join(body["body"] for body in bodies) == b"".join(b"%d " % i for i in range(1, count + 1))
+    assert len(bodies) == writes
+    assert (end["body"], [body["more_body"] for body in (*bodies, end)]) == (b"", [True] * writes + [False])

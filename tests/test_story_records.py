@@ -15,6 +15,7 @@ from headway.core.events import (
     Delivered,
     Failed,
     Levels,
+    NoProgress,
     Offloaded,
     Prompted,
     Rates,
@@ -394,8 +395,7 @@ def every_event() -> World:
     world.add("new", 5, n=2, max_tokens=6, sampling=SAMPLED)
     world.add("gone", 5)
     world.add("json", 5, grammar=Grammar("json"), max_tokens=2)
-    for _ in range(3):
-        world.engine.retried("json", "grammar", 0)
+    world._emit(NoProgress(at=0, step=0, model="fake", id="json", wait=world.wait("json"), times=3))
     world.engine.supply("json", "grammar", [Allowing(world.vocab)])
     world.step()
     world.engine.cancel("gone")

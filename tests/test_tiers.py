@@ -160,6 +160,25 @@ def test_a_reload_starts_only_once_all_blocks_are_reserved():
     assert len(told(world, ReloadStarted)) == 1 and world.said["again", 0] == world.expected("again", 0, 3)
 
 
+def test_no_more_reloads_are_begun_than_there_are_seats_for_those_who_await_them():
+    """Ten would find the same; space and seats are there for all of them, one after the other."""
+    world = tiered(blocks=100, disk_slots=300, host_slots=30, staging=True)
+    tokens = evicted(world, 40)
+    world.disk.delay = 20
+    for number in range(10):
+        world.add(f"again {number}", [*tokens, number], max_tokens=2)
+    world.step()
+    queues = world.model.queues
+    assert [request.id for request in queues.reloading] == [f"again {number}" for number in range(4)]
+    wait = world.engine.requests["again 4"].verdict
+    assert (wait.on, wait.rule, wait.need, wait.have, wait.short) == ("turn", "seats", 1, 0, 1)
+    world.add("nothing of it", 20, max_tokens=2)
+    world.step()
+    assert world.said["nothing of it", 0], "who needs no reload has the seat meanwhile"
+    world.run()
+    assert all(world.said[f"again {i}", 0] == world.expected(f"again {i}", 0, 2) for i in range(10))
+
+
 def test_a_resumed_request_regains_what_was_reloaded():
     world = World(blocks=9, block_tokens=4, seats=2, step_tokens=64, host_slots=40)
     world.add("a", 12, max_tokens=16)
@@ -269,6 +288,52 @@ def test_cancelled_at_any_stage_of_a_reload_it_leaves_an_exact_pool(after):
     world.engine.check()
     settled(world)
     assert world.pool.live == 0
+
+
+@pytest.mark.parametrize("flying", [False, True], ids=["between steps", "in a step"])
+def test_cancelled_at_any_stage_of_offloading_it_leaves_only_true_copies(flying):
+    """Its blocks are queued, named in a plan, in host memory, on their way to disk or there; others take them."""
+    copies = set()
+    for after in range(14):
+        world = tiered(disk_slots=40, disk_delay=2, host_slots=3, most_copies=1, step_tokens=16)
+        tokens = [(5 * i) % world.vocab for i in range(48)]
+        world.add("first", tokens, max_tokens=6)
+        for _ in range(after):
+            world.step()
+        plan = world.engine.plan() if flying else None
+        if "first" in world.engine.requests:
+            world.engine.cancel("first")
+        world.engine.check()
+        if plan is not None:
+            world.note(world.engine.commit(world.executor.run(plan)))
+        world.add("other", world.pool.total * world.pool.block_tokens - 1, max_tokens=1)
+        world.run()
+        settled(world)
+        assert world.pool.live == 0
+        copies.add(len(world.tiers.disk))
+        world.add("again", tokens, max_tokens=3)
+        world.run()
+        assert world.said["again", 0] == world.expected("again", 0, 3)
+    assert len(copies) > 3, "it was cancelled at different stages"
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600, 1e-9])
+@pytest.mark.parametrize("disk", [0, 40], ids=["host", "disk"])
+def test_a_clock_that_jumps_at_any_stage_of_a_reload_changes_no_answer_and_no_count(jump_s, disk):
+    for after in range(12):
+        world = tiered(disk_slots=disk, disk_delay=2 if disk else 0, host_slots=3 if disk else 40, staging=bool(disk))
+        world.clock.advance(10_000_000_000_000)
+        world.add("again", evicted(world), max_tokens=3)
+        for _ in range(after):
+            world.step()
+        world.clock._now_ns += round(jump_s * 1e9)
+        world.run()
+        settled(world)
+        assert world.said["again", 0] == world.expected("again", 0, 3)
+        assert world.counts("again").reused == 56
+        known = world.model.pattern.tiering._measured
+        for rate in (known.prefill, known.copy, known.read):
+            assert (rate.per_second(world.clock.now_ns()) or 0) >= 0
 
 
 def test_cancelled_between_the_plan_and_the_result_its_blocks_go_with_the_step():

@@ -3,9 +3,12 @@ was computed, and the file survives what may happen to it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +19,7 @@ import pytest
 import torch
 
 from headway.artifacts.cache import Cache
+from headway.compute.executor import ModelFacts
 from headway.compute.text.executor import TextExecutor
 from headway.core.clock import RealClock
 from headway.core.errors import ConfigError
@@ -24,10 +28,11 @@ from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
 from headway.patterns.text.ports import no_watcher
+from headway.replica import diskslab, tiers
 from headway.replica.diskslab import DiskSlab, Unreadable, slot_bytes
 from headway.replica.loading import hosted_text
 from headway.replica.options import ModelOptions
-from headway.replica.tiers import open_tiers
+from headway.replica.tiers import folder_name, identity_of, open_tiers
 from headway.story.reduce.reducer import Story
 from tiny_decoders import files_of, oracle, tokens
 
@@ -296,6 +301,85 @@ def test_a_write_that_was_cut_off_anywhere_leaves_the_old_block_or_none(tmp_path
         slab.close()
 
 
+def test_whatever_part_of_a_write_a_power_cut_leaves_a_block_is_read_whole_or_not_at_all(tmp_path):
+    """The pages of a write reach the disk in any order, and any of them may be missing."""
+    size, old, new = 4 * 4096 - 128, b"o" * 16, b"n" * 16
+    slab = DiskSlab.open(tmp_path, b"i" * 16, size, slot_bytes(size))
+    slab.write(0, old, memoryview(b"1" * size))
+    file = tmp_path / "blocks"
+    before = file.read_bytes()
+    slab.write(0, new, memoryview(b"2" * size))
+    after = file.read_bytes()
+    slab.close()
+    read = 0
+    for pages in itertools.product((before, after), repeat=4):
+        file.write_bytes(b"".join(page[4096 * i : 4096 * (i + 1)] for i, page in enumerate(pages)))
+        slab = DiskSlab.open(tmp_path, b"i" * 16, size, slot_bytes(size))
+        for slot, key in slab.found.keys.items():
+            block = bytearray(size)
+            with contextlib.suppress(Unreadable):
+                slab.read(slot, key, memoryview(block))
+                assert (key, bytes(block)) in ((old, b"1" * size), (new, b"2" * size))
+                read += 1
+        slab.close()
+    assert read == 2, "the file as it was before, and as it was to be"
+
+
+@pytest.mark.parametrize("what", ["magic", "identity", "size"])
+def test_a_slot_that_an_older_version_wrote_is_of_no_use(tmp_path, what):
+    """It is well-formed, but by other rules."""
+    old, magic = (1 << 12, b"HEADWAY0") if what == "magic" else (1 << 12, diskslab._MAGIC)
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr(diskslab, "_MAGIC", magic)
+        identity = b"j" * 16 if what == "identity" else b"i" * 16
+        slab = DiskSlab.open(tmp_path, identity, old - (8 if what == "size" else 0), 1 << 14)
+        slab.write(0, b"k" * 16, memoryview(b"1" * (old - (8 if what == "size" else 0))))
+        slab.close()
+    slab = DiskSlab.open(tmp_path, b"i" * 16, old, 1 << 14)
+    assert not slab.found.keys and slab.found.damaged + slab.found.foreign == 1
+    with pytest.raises(Unreadable):
+        slab.read(0, b"k" * 16, memoryview(bytearray(old)))
+    slab.write(0, b"k" * 16, memoryview(b"2" * old))
+    slab.close()
+    slab = DiskSlab.open(tmp_path, b"i" * 16, old, 1 << 14)
+    assert slab.found.keys == {0: b"k" * 16}
+    slab.close()
+
+
+def test_of_one_key_in_two_slots_the_newer_is_found_and_the_older_never(tmp_path):
+    slab = DiskSlab.open(tmp_path, b"i" * 16, 100, 1 << 14)
+    for slot, content in ((2, b"1"), (0, b"2")):
+        slab.write(slot, b"k" * 16, memoryview(content * 100))
+    slab.close()
+    for _ in range(2):  # what is written after a restart is newer than all before it
+        slab = DiskSlab.open(tmp_path, b"i" * 16, 100, 1 << 14)
+        (slot,) = slab.found.keys
+        block = bytearray(100)
+        slab.read(slot, b"k" * 16, memoryview(block))
+        assert block == (b"3" if slot == 3 else b"2") * 100
+        slab.write(3, b"k" * 16, memoryview(b"3" * 100))
+        slab.close()
+    assert slot == 3
+
+
+FACTS = ModelFacts(
+    name="m", revision="r", pattern="text", vocab=9, max_context=9, weights_format="bf16", weights_bytes=1,
+    state_format="bf16", block_bytes=64, kernels={"products": "oneDNN", "attention": "native"},
+)  # fmt: skip
+
+
+def test_bytes_that_another_version_or_another_format_wrote_lie_in_another_folder(monkeypatch):
+    kernels = ({"products": "fp32", "attention": "native"}, {"products": "oneDNN", "attention": "torch"}, {})
+    changes = [{"revision": "s"}, {"weights_format": "int8"}, {"state_format": "fp32"}, {"block_bytes": 65}]
+    facts = [FACTS, *(dataclasses.replace(FACTS, **change) for change in changes)]
+    facts += [dataclasses.replace(FACTS, kernels=each) for each in kernels]
+    identities = [identity_of(each, 16) for each in facts] + [identity_of(FACTS, 8)]
+    monkeypatch.setattr(tiers, "_LAYOUT", "0")
+    identities.append(identity_of(FACTS, 16))
+    assert len({folder_name(FACTS, identity) for identity in identities}) == len(identities)
+    assert identity_of(dataclasses.replace(FACTS, name="another", weights_bytes=2), 16) == identities[-1]
+
+
 def test_a_block_is_read_only_by_its_own_key(tmp_path):
     slab = DiskSlab.open(tmp_path, b"i" * 16, 100, 1 << 14)
     slab.write(1, b"a" * 16, memoryview(b"x" * 100))
@@ -311,7 +395,7 @@ def test_a_block_is_read_only_by_its_own_key(tmp_path):
 def test_what_cannot_work_is_an_error_that_names_the_option(tmp_path):
     cases = [
         (tmp_path, 1000, "--disk-tier-bytes", "1000 bytes are less than one slot, which takes 4096"),
-        (tmp_path, 1 << 60, "--disk-tier-bytes", "has room for"),
+        (tmp_path, 2 * shutil.disk_usage(tmp_path).free, "--disk-tier-bytes", "MiB are more than the "),
         (tmp_path / "file" / "under", 1 << 20, "--disk-tier", "cannot be written: Not a directory"),
     ]
     (tmp_path / "file").write_text("")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from headway.compute.fake import linear_cost
@@ -9,6 +11,7 @@ from headway.core.choices import choose_models
 from headway.core.config import ServeOptions
 from headway.core.errors import ConfigError
 from headway.core.events import Stepped
+from headway.core.plan import StepPlan
 from headway.policy.budget import AIM, LEAST_CHUNK, beside
 from headway.policy.turns import Pace
 from headway.story.tell.explain import request_view
@@ -72,6 +75,20 @@ def test_steps_with_prompts_keep_the_gap_and_use_it() -> None:
     assert all(lasted_ms(step) <= GAP_MS for step in steps)
     assert all(lasted_ms(step) == pytest.approx(AIM * GAP_MS, rel=0.01) for step in steps[3:-1])
     assert sum(chunks(world)) == 6000
+
+
+def attending(plan: StepPlan) -> int:
+    """As measured of a small model with int8 weights: 10 ms, a quarter of one for each position, and 180 ns for each
+    position that it attends to."""
+    pairs = sum(len(span.tokens) * (span.start + len(span.tokens) // 2) for span in plan.spans)
+    return 10 * MS + MS // 4 * plan.cost + 180 * pairs
+
+
+def test_each_chunk_of_a_long_prompt_costs_more_than_the_one_before_and_the_gap_is_kept_all_the_same() -> None:
+    world = beside_prompts(4, cost=attending)
+    lasted = [(after.at - before.at) / MS for before, after in itertools.pairwise(world.steps())]
+    assert max(lasted) <= GAP_MS
+    assert sum(lasted) / sum(chunks(world)[:-1]) <= 0.5  # ms for each position: no more than in the last chunks
 
 
 def test_the_same_prompts_with_a_fixed_budget_stretch_the_gap() -> None:

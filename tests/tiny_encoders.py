@@ -91,9 +91,8 @@ def files_of(model: transformers.PreTrainedModel, modules: Modules | None = None
 
 
 def load(files: ModelFiles, weights: str = "fp32", **options: Any) -> EncoderExecutor:
-    return EncoderExecutor.load(
-        files, cache=Path("unused"), weights=weights, threads=1, max_step_positions=2048, **options
-    )
+    options.setdefault("cache", Path("unused"))
+    return EncoderExecutor.load(files, weights=weights, threads=1, max_step_positions=2048, **options)
 
 
 def save(model: transformers.PreTrainedModel, folder: Path, parts: dict[str, Any] | None = None) -> Path:

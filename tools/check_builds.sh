@@ -75,14 +75,25 @@ ls "$folder/dist"
 "$python" -m pip install -q --no-deps "$folder"/dist/*.whl
 expect sdist "levels: "
 
-# Another level than this machine's is compiled where zig can be had, and never run.
+# Another processor's levels are compiled where zig can be had, and compared with `generic` where an emulator is
+# (Debian's qemu-user and libc6-arm64-cross).
 echo "for another processor"
 "$python" -m pip install -q ziglang
-"$python" - "$folder/libheadway.so" <<'EOF'
+"$python" - "$folder" <<'EOF'
+import subprocess
 import sys
 from pathlib import Path
 sys.path.insert(0, "native")
 import build
-build.build(Path(sys.argv[1]), [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-gnu.2.28"], "aarch64")
+library = Path(sys.argv[1]) / "libheadway.so"
+command = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-gnu.2.28"]
+build.build(library, command, "aarch64")
+check = ["native/check_levels.cpp", str(library), f"-Wl,-rpath,{library.parent}", "-o", str(library.parent / "check")]
+subprocess.run([*command, *build.FLAGS, *check], check=True)
 EOF
 echo "  compiled for aarch64"
+if command -v qemu-aarch64 >/dev/null && [[ -d /usr/aarch64-linux-gnu ]]; then
+  qemu-aarch64 -L /usr/aarch64-linux-gnu "$folder/check" || fail "a level of aarch64 differs from generic"
+else
+  echo "  not run: there is no qemu-aarch64, or no libraries for it"
+fi

@@ -1,9 +1,10 @@
-"""How much quicker the native kernels make a step, and rounded weights: `python benchmarks/native/steps.py`.
+"""How much quicker the native kernels, rounded weights and rounded state make a step:
+`python benchmarks/native/steps.py`.
 
-Each shape is run by every side (`WEIGHTS:NATIVE`, as these two options have it) in turn, in one process, over and
-over; what counts is the ratio within a round. Prints the median step of each side, its positions per second, and the
-median of the ratios with their quartiles; absolute times are those of this machine at this moment. `--json FILE`
-keeps it all.
+Each shape is run by every side (`WEIGHTS:NATIVE` or `WEIGHTS:NATIVE:STATE`, as these options have it) in turn, in one
+process, over and over; what counts is the ratio within a round. Prints the median step of each side, its positions
+per second, and the median of the ratios with their quartiles; absolute times are those of this machine at this
+moment. `--json FILE` keeps it all.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ SHAPES = {
     "decode 8 × 200": decode(8, 200),
     "decode 32 × 200": decode(32, 200),
     "decode 1 × 4000": decode(1, 4000),
+    "decode 1 × 8000": decode(1, 8000),
     "decode 8 × 2000": decode(8, 2000),
     "prefill 4 × 128": prefill(4, 128, 0),
     "prefill 32 × 128": prefill(32, 128, 0),
@@ -110,11 +112,11 @@ def _side(rows: list[list[float]], place: int, spans: tuple[Span, ...]) -> dict[
 
 
 def _load(args: argparse.Namespace, side: str, blocks: int) -> TextExecutor:
-    weights, native = side.split(":")
+    weights, native, state = (*side.split(":"), "auto")[:3]
     cache: Path | None = Environment.read().cache
     return TextExecutor.load(
         resolve(args.model, cache=cache), cache=Cache.at(cache).converted, blocks=blocks, weights=weights,
-        block_tokens=BLOCK_TOKENS, threads=args.threads, native=native, max_step_positions=4096,
+        state=state, block_tokens=BLOCK_TOKENS, threads=args.threads, native=native, max_step_positions=4096,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import os
 import platform
 import random
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ PEERS = {
     "onnxruntime": ["onnxruntime>=1.20", "onnx", "torch==2.13.0", "transformers", "tokenizers", "numpy"],
     "openvino": ["openvino>=2025", "tokenizers", "numpy"],
 }
+#: A server of its own, which batches as it sees fit.
+INFINITY = ["torch==2.13.0", "infinity-emb[server,torch]>=0.0.78"]
 CLIENTS = (1, 16, 64)
 BATCHES = (1, 4, 8, 16, 32, 64)
 
@@ -46,7 +49,7 @@ def texts(count: int = 600) -> list[str]:
 
 def setup(folder: Path) -> None:
     """Make what is missing."""
-    for name, packages in PEERS.items():
+    for name, packages in {**PEERS, "infinity": INFINITY}.items():
         python = folder / name / "bin" / "python"
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
@@ -107,6 +110,28 @@ def headway(*words: str) -> Iterator[int]:
             process.terminate()
 
 
+@contextlib.contextmanager
+def infinity(folder: Path) -> Iterator[int]:
+    """infinity-emb over torch, which is its fastest engine that needs no export; yields its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    words = [str(folder / "infinity" / "bin" / "infinity_emb"), "v2", "--model-id", str(model_folder())]
+    words += ["--served-model-name", "minilm-l6", "--engine", "torch", "--device", "cpu", "--port", str(port)]
+    words += ["--url-prefix", "/v1", "--no-bettertransformer", "--no-model-warmup", "--log-level", "warning"]
+    with subprocess.Popen(
+        words, env={**os.environ, "OMP_NUM_THREADS": "2", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    ) as process:
+        try:
+            for _ in range(600):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.1)
+            yield port
+        finally:
+            process.terminate()
+
+
 async def load(
     port: int, given: list[str], clients: int, seconds: float, path: str = "/v1/embeddings"
 ) -> dict[str, float]:
@@ -152,6 +177,7 @@ def run(folder: Path, seconds: float, rounds: int, weights: list[str]) -> dict[s
             f"headway {kind}": stack.enter_context(headway("minilm-l6", "--weights", kind, "--threads", "2"))
             for kind in weights
         }
+        ports["infinity-emb"] = stack.enter_context(infinity(folder))
         ask = {"seconds": seconds, "texts": str(file)}
         best = {}
         for name, peer in peers.items():

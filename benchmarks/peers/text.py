@@ -4,17 +4,20 @@
     python benchmarks/peers/text.py up DIR headway-bf16 llama.cpp-Q8_0 …
     python benchmarks/peers/text.py table|prefill|long|busy|sequences|contexts DIR --rounds 3
     python benchmarks/peers/text.py http DIR
+    python benchmarks/peers/text.py bandwidth DIR
     python benchmarks/peers/text.py down DIR
     python benchmarks/peers/text.py report DIR
 
 Each measuring command asks every side that runs, in turn, shape after shape, round after round, and adds what it
-finds to `DIR/samples.jsonl`; `report` makes JSON, tables and a plot in benchmarks/results/ of all that is there.
+finds to `DIR/samples.jsonl`; `report` makes JSON, tables and plots in benchmarks/results/ of all that is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -115,7 +118,7 @@ def gguf_of(args: argparse.Namespace) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("setup", "up", "down", *SHAPES, "http", "memory", "report"))
+    parser.add_argument("what", choices=("setup", "up", "down", *SHAPES, "http", "memory", "bandwidth", "report"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("sides", nargs="*", help="for up: which; for memory: formats; else: all that run")
     parser.add_argument("--model", default="smollm2-135m", choices=("smollm2-135m", "qwen2.5-coder-0.5b"))
@@ -126,12 +129,20 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=24 << 10, help="that each side's cache holds")
     args = parser.parse_args()
     args.folder = args.folder.resolve()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was started beside ends too
     if args.what == "setup":
         from text_setup import setup
 
         setup(args.folder, gguf_of(args), args.model)
     elif args.what == "up":
         up(args)
+    elif args.what == "bandwidth":
+        sys.path.insert(0, str(Path(__file__).parent.parent / "native"))
+        from bandwidth import bandwidth
+
+        rate = bandwidth(args.threads)
+        Samples(args.folder).add(what="bandwidth", model=args.model, side="", bytes_s=rate, threads=args.threads)
+        print(f"{rate / 1e9:.1f} GB/s are read by {args.threads} threads")
     elif args.what == "report":
         from text_report import report
 
@@ -142,7 +153,9 @@ def main() -> None:
         measure_memory(args, gguf_of(args), Samples(args.folder))
     else:
         there = running(args.folder)
-        sides = [there[name] for name in args.sides] if args.sides else list(there.values())
+        for name in set(args.sides) - there.keys():
+            print(f"{name} does not run, and is left out", file=sys.stderr)
+        sides = [there[name] for name in args.sides if name in there] if args.sides else list(there.values())
         if args.what == "down":
             for side in sides:
                 side.end()

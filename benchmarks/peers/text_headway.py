@@ -50,8 +50,9 @@ def main(path: str, model: str, weights: str, threads: int, positions: int) -> N
             tally.stepped()
         return tally.result(emits)
 
-    facts = executor.facts
-    serve(path, {**machine(), "weights": facts.weights_format, "kernels": facts.kernels}, job)
+    facts, packed = executor.facts, getattr(executor._decoder, "_packed", {})
+    about = {"weights": facts.weights_format, "state": facts.state_format, "kernels": facts.kernels}
+    serve(path, {**machine(), **about, "read_bytes": sum(each.bytes for each in packed.values())}, job)
 
 
 if __name__ == "__main__":

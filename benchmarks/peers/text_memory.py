@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import urllib.request
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def measure_memory(args: argparse.Namespace, gguf: Path, samples: Samples) -> No
                 load(args, found, concurrent, seed=concurrent)
             pool = json.load(urllib.request.urlopen(f"http://127.0.0.1:{found.port}/v1/pool"))
             told = (args.folder / "run" / f"{found.name}.log").read_text()
-            size = re.search(r"([\d.,]+) (MiB|GiB) in \w+, held once", told)
+            size = re.search(r"([\d.,]+) (MiB|GiB) in \w+, held once", told.replace("\n", " "))
             assert size is not None, told
             weights_mib = float(size[1].replace(",", "")) * (1024 if size[2] == "GiB" else 1)
             replica = [pid for pid in family(found.pid) if b"headway.replica.process" in _words(pid)]
@@ -36,12 +37,28 @@ def measure_memory(args: argparse.Namespace, gguf: Path, samples: Samples) -> No
                 "weights_mib": round(weights_mib), "pool_mib": pool["reserved_bytes"] // MIB,
                 "pool_free_blocks": pool["blocks"]["free"], "replica_mib": sum(map(pss, replica)) // MIB,
                 "all_processes_mib": found.memory() // MIB,
+                "of_files_mib": sum(pss(pid, "Pss_File") for pid in replica) // MIB,
+                "largest_mib": [part for pid in replica for part in largest(pid)],
             }  # fmt: skip
             sample["beyond_mib"] = sample["replica_mib"] - sample["weights_mib"] - sample["pool_mib"]
             samples.add(what="memory", model=args.model, side=name, **sample)
             print(name, sample, flush=True)
         finally:
             found.end()
+
+
+def largest(pid: int, count: int = 8) -> list[tuple[int, str]]:
+    """The most that a process holds of any one file, and of memory without one (`heap`, or none: tensors, stacks,
+    arenas), in MiB."""
+    held: Counter[str] = Counter()
+    name = ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        key, *rest = line.split()
+        if not key.endswith(":"):  # ADDRESS PERMISSIONS OFFSET DEVICE INODE [NAME]
+            name = Path(rest[4]).name if len(rest) > 4 else "none"
+        elif key == "Pss:":
+            held[name] += int(rest[0])
+    return [(kib >> 10, name) for name, kib in held.most_common(count)]
 
 
 def _words(pid: int) -> bytes:

@@ -47,12 +47,14 @@ def gather(samples: Iterable[Sample]) -> Rows:
 def measures(sample: Sample) -> Iterable[tuple[str, float]]:
     """Names and values of what a sample measured."""
     what = sample["what"]
-    if what == "about":
+    if what in ("about", "bandwidth"):
         return
     model = "" if sample["model"] == "smollm2-135m" else f"{sample['model']}: "
     if what == "http":
         row, at = sample["row"], f"HTTP {sample['concurrent']}"
         yield f"{model}{at}, output tok/s", row["output_tok_s"]
+        if sample["concurrent"] == 1:
+            yield f"{model}{at}, decode tok/s", 1e3 / row["tpot_ms"]["mean"]
         yield f"{model}{at}, p99 gap ms", row["itl_ms"]["p99"]
         yield f"{model}{at}, p50 first token ms", row["ttft_ms"]["p50"]
         return
@@ -109,7 +111,7 @@ def report(samples: list[Sample], machine: dict[str, Any]) -> None:
     result = {
         "what": "text generation beside peers", "machine": machine, "versions": versions, "rows": rows,
         "left_out_as_disturbed": len(samples) - len(kept), "most_others_cores": MOST_OTHERS,
-        "most_memory_mib": dict(memory), "ready_s": ready,
+        "most_memory_mib": dict(memory), "ready_s": ready, "bandwidth": bandwidth(samples),
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "text_peers.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -117,8 +119,43 @@ def report(samples: list[Sample], machine: dict[str, Any]) -> None:
         columns = [measure for measure in rows if wanted(measure)]
         if columns:
             print(f"\n{title}\n\n{table(rows, columns)}")
-    with contextlib.suppress(ImportError):  # the plot is an extra
-        plot(result, RESULTS / "text_peers.png")
+    for limit in result["bandwidth"]:
+        print(f"\n{limit['says']}")
+    with contextlib.suppress(ImportError):  # plots are an extra
+        from text_plot import bars, curves
+
+        bars(result, RESULTS / "text_peers.png")
+        curves(result, RESULTS / "text_peers_curves.png")
+
+
+def bandwidth(samples: list[Sample]) -> list[dict[str, Any]]:
+    """For each side of Headway whose weights are known, how near to the machine's limit it decodes one sequence: what
+    memory gives, over the bytes of weights that a token needs."""
+    rates = [sample["bytes_s"] for sample in samples if sample["what"] == "bandwidth"]
+    alone = gather(sample for sample in samples if undisturbed(sample))
+    found = []
+    for sample in samples if rates else ():
+        read = sample["about"].get("read_bytes") if sample["what"] == "about" else None
+        if not read or sample["model"] != "smollm2-135m":
+            continue
+        side, limit = sample["side"], median(rates) / read
+        decodes = {"in process": alone.get("decode 1", {}).get(side)}
+        served = side.replace("headway-", "headway-serve-", 1)
+        decodes["over HTTP"] = alone.get("HTTP 1, decode tok/s", {}).get(served)
+        parts = {where: row["median"] / limit for where, row in decodes.items() if row}
+        says = ", ".join(f"{part:.2f} of it {where}" for where, part in parts.items())
+        words = f"{side}: {median(rates) / 1e9:.1f} GB/s over {read / 1e6:.1f} MB is {limit:.0f} tok/s; {says}"
+        found = [each for each in found if each["side"] != side] + [
+            {
+                "side": side,
+                "bytes_s": median(rates),
+                "read_bytes": read,
+                "limit_tok_s": limit,
+                "part": parts,
+                "says": words,
+            }
+        ]
+    return found
 
 
 PANELS = (
@@ -161,37 +198,3 @@ def _ratio(row: dict[str, dict[str, float]], column: str) -> str:
         for mine in (True, False)
     }
     return f"{best[True] / best[False]:.2f}" if best[True] and best[False] else ""
-
-
-def plot(result: dict[str, Any], path: Path) -> None:
-    """A panel for each measure, the sides in it by speed; bars to the median, lines from the slowest round to the
-    quickest."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows, about = result["rows"], result["machine"]
-    panels = [panel for panel in PANELS if panel in rows]
-    down = -(-len(panels) // 3)
-    figure, axes = pyplot.subplots(down, 3, figsize=(13, 0.6 + 2.9 * down), squeeze=False)
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    for panel, axis in zip(panels, axes.flat, strict=False):
-        sides = sorted(rows[panel], key=lambda side: rows[panel][side]["median"])
-        found = [rows[panel][side] for side in sides]
-        values = [each["median"] for each in found]
-        errors = [[each["median"] - each["low"] for each in found], [each["high"] - each["median"] for each in found]]
-        colours = ["#c8502d" if ours(side) else "#9aa5b1" for side in sides]
-        axis.barh(sides, values, color=colours, xerr=errors, error_kw={"lw": 0.7, "ecolor": "#444444"})
-        axis.set_title(panel.replace(", output tok/s", " at once, output") + ", tok/s", fontsize=9, loc="left")
-        axis.tick_params(labelsize=7)
-        for place, value in enumerate(values):
-            axis.text(value, place, f" {value:,.0f}", va="center", fontsize=7)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(
-        f"smollm2-135m, 2 threads, 128 in / 64 out, greedy; {about['cpu']}, {about['cores']} cores, "
-        f"{about['capability']}, {about['date']}", fontsize=9,
-    )  # fmt: skip
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)

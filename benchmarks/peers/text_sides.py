@@ -19,6 +19,8 @@ from typing import Any, Self
 
 HERE = Path(__file__).parent
 GIB = 1 << 30
+#: The longest job: a prompt of 8,000 by the slowest side, on a machine where others compute too.
+LONGEST_JOB_S = 600.0
 #: What a side reads of this process's environment.
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
 
@@ -122,8 +124,9 @@ class Running:
         self._socket: str = told.get("socket", "")
 
     def ask(self, what: Any) -> Any:
-        """A line for a line. Raises OSError when the side is gone."""
+        """A line for a line. Raises OSError when the side is gone, or takes longer than any job does."""
         with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(LONGEST_JOB_S)
             connection.connect(self._socket)
             with connection.makefile("rw") as lines:
                 lines.write(json.dumps(what) + "\n")
@@ -142,7 +145,8 @@ class Running:
                 self.ask("about")
             else:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-                    connection.sendall(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+                    path = b"/ready" if self.name.startswith("headway") else b"/health"
+                    connection.sendall(b"GET " + path + b" HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
                     return b" 200 " in connection.recv(64)
         except OSError:
             return False
@@ -159,7 +163,7 @@ class Running:
         for _ in range(50):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
-            if not Path(f"/proc/{self.pid}").exists():
+            if not lives(self.pid):
                 break
             time.sleep(0.1)
         with contextlib.suppress(ProcessLookupError):
@@ -184,7 +188,17 @@ def pss(pid: int) -> int:
 def running(folder: Path) -> dict[str, Running]:
     """Those that live."""
     found = [Running(file) for file in sorted((folder / "run").glob("*.json"))]
-    return {each.name: each for each in found if Path(f"/proc/{each.pid}").exists()}
+    return {each.name: each for each in found if lives(each.pid)}
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs. One that has ended stays listed until its parent asks for its status, which the process
+    that started a side may never do."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def start(side: Side, folder: Path, seconds: float = 400) -> Running:
@@ -237,12 +251,18 @@ class Shape:
 
 
 class Busy:
-    """One process that computes all the time."""
+    """One process that computes all the time. It ends with this process too, however this one ends, and holds none of
+    its files: whoever reads this one's output is told of its end."""
+
+    _COMPUTES = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
+    _ENDS_WITHIN_S = 30.0
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        none = subprocess.DEVNULL
+        words = [sys.executable, "-c", self._COMPUTES, str(os.getpid())]
+        self._process = subprocess.Popen(words, stdin=none, stdout=none, stderr=none)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.wait(self._ENDS_WITHIN_S)

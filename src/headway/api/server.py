@@ -12,15 +12,15 @@ import socket
 import sys
 import traceback
 from dataclasses import replace
-from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from headway.api.app import make_app
+from headway.core.collecting import spare_what_is_loaded
 from headway.core.errors import ConfigError
-from headway.front.connection import Connection
+from headway.front.connection import connections
 from headway.front.guard import Guard
 from headway.front.limits import ServeLimits
 from headway.front.state import Front
@@ -76,7 +76,7 @@ class Server(uvicorn.Server):
     def __init__(self, front: Front, guard: Guard, *, log_prompts: bool = False) -> None:
         config = uvicorn.Config(
             make_app(front, guard),
-            http=partial(Connection, limits=_within_open_files(front.limits)),  # type: ignore[arg-type]
+            http=connections(_within_open_files(front.limits)),  # type: ignore[arg-type]
             timeout_keep_alive=front.limits.keep_alive_seconds,  # type: ignore[arg-type]
             ws="none",
             log_level="warning",
@@ -143,6 +143,7 @@ def serve(server: Server, listener: socket.socket) -> None:
     """Serve on `listener` until told to stop. Call it in the main thread."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the one that ended it again, once all is done
         signal.signal(number, signal.SIG_IGN)
+    spare_what_is_loaded()
     server.run(sockets=[listener])
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from headway.cli import bench_serve
 from headway.cli.console import make_console, progress
 from headway.cli.numbers import whole_numbers
-from headway.core.config import NATIVE, Environment, yielding_threads
+from headway.core.config import NATIVE, WEIGHTS, Environment, yielding_threads
 from headway.core.errors import ConfigError
 
 if TYPE_CHECKING:  # numpy comes with them: too slow for --help
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _engine_arguments(parser: argparse.ArgumentParser, lengths: str | None, many: str = "") -> None:
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="as for serve (default smollm2-135m)")
     parser.add_argument(
-        "--weights", default="auto", choices=["auto", "fp32", "bf16"], help="data type of the weights (default auto)"
+        "--weights", default="auto", choices=WEIGHTS, help="data type of the weights, as for serve (default auto)"
     )
     parser.add_argument("--sequences", default="1,8,32", metavar="N,…", help="concurrent requests (default 1,8,32)")
     if lengths is not None:
@@ -112,6 +112,8 @@ def _files(args: argparse.Namespace) -> ModelFiles:
 def _load(args: argparse.Namespace, files: ModelFiles, blocks: int) -> Executor:
     from headway.artifacts.cache import Cache
     from headway.compute.text.executor import TextExecutor
+    from headway.replica.trials import text_trial
+    from headway.text.tokenizer import Tokenizer
 
     return TextExecutor.load(
         files,
@@ -120,6 +122,7 @@ def _load(args: argparse.Namespace, files: ModelFiles, blocks: int) -> Executor:
         weights=args.weights,
         threads=args.threads,
         native=args.native,
+        trial=text_trial(lambda: Tokenizer(files)),
     )
 
 

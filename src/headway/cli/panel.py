@@ -53,6 +53,8 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
         "revision": facts.revision,
         "weights": f"{size(facts.weights_bytes)} in {facts.weights_format}, held once for all requests",
     }
+    if facts.weights_why:
+        rows["weights"] += f" ({facts.weights_why})"
     if model.blocks:
         rows["pool"] = (
             f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, "

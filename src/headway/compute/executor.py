@@ -46,6 +46,7 @@ class ModelFacts:
     """What the engine, the front and the start panel need to know about a loaded model.
 
     block_bytes   state of one block, all layers together
+    weights_why   why its weights are in this format, where none was asked for: a clause with its numbers
     eos_ids       tokens that end an answer
     kernels       what runs the matrix products and attention, in words (probed at load)
     vector        values of one vector; 1 for a cross-encoder's score, 0 for a model that makes neither
@@ -70,6 +71,7 @@ class ModelFacts:
     output: Literal["tokens", "vector", "score", "pixels"] = "tokens"
     graph: tuple[str, ...] = ()
     normalized: bool = False
+    weights_why: str = ""
     images: ImageFacts | None = None
 
 
@@ -86,6 +88,22 @@ class Executor(Protocol):
     def facts(self) -> ModelFacts: ...
 
     def run(self, plan: StepPlan) -> StepResult: ...
+
+
+class HostBytes(Protocol):
+    """Slots of host memory, one block in each."""
+
+    def bytes(self, slot: int) -> memoryview:
+        """The bytes of one slot, to be read or written by whoever moves it elsewhere."""
+        ...
+
+
+class TieredExecutor(Executor, Protocol):
+    """An executor that copies blocks between its pool and slots of host memory, as plans name them."""
+
+    def keep_outside(self, slots: int) -> HostBytes:
+        """Have host memory for `slots` blocks outside the pool, once. Returns it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ __all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", 
 
 #: What `--native` may be: a choice, or a level of the native library by name.
 NATIVE = ("auto", "off", "avx512", "avx2", "neon", "generic")
+#: What `--weights` may be; no model has all of them.
+WEIGHTS = ("auto", "fp32", "bf16", "int8", "int4")
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _MOST_AMOUNT = 1 << 60
@@ -184,7 +186,7 @@ class ServeOptions:
         "also admit only what cannot preempt anybody until it is over (auto)",
         choices=("warn", "auto"),
     )
-    weights: str = option("auto", "data type of the weights", choices=("auto", "fp32", "bf16", "int8", "int4"))
+    weights: str = option("auto", "data type of the weights", choices=WEIGHTS)
     state: str = option(
         "auto",
         "data type of the state (KV cache); auto is fp32 with fp32 weights, else bf16",

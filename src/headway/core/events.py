@@ -25,14 +25,15 @@ TIME, SLOW_READER, GRAMMAR = "time", "slow reader", "grammar"
 NOT_FINITE = "not_finite"
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+class Event(msgspec.Struct, frozen=True, gc=False, tag_field="event", kw_only=True):
     at: int
 
 
 class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     """A model of a replica is ready: its resources, and in words which kernels compute (`kernels`). The blocks of a
-    pool that is counted in bytes are bytes; `weights` and `state` are data types. With `gap_ms` the budget of a step
-    follows the time, up to `step_tokens`.
+    pool that is counted in bytes are bytes; `weights` and `state` are data types, and `weights_why` says why the
+    weights have theirs, where none was asked for. With `gap_ms` the budget of a step follows the time, up to
+    `step_tokens`.
     """
 
     model: str
@@ -44,6 +45,7 @@ class Loaded(Event, frozen=True, tag="loaded", kw_only=True):
     threads: int
     gap_ms: float | None = None
     weights: str
+    weights_why: str = ""
     state: str = ""
     kernels: dict[str, str] = {}
     pattern: str = "text"
@@ -185,7 +187,7 @@ class Offloaded(Event, frozen=True, tag="offloaded", kw_only=True):
     words: str = ""
 
 
-class Levels(msgspec.Struct, frozen=True):
+class Levels(msgspec.Struct, frozen=True, gc=False):
     """The pool and the seats at one moment. `evictions` counts since the start."""
 
     live: int
@@ -199,7 +201,7 @@ class Levels(msgspec.Struct, frozen=True):
         return self.live + self.reusable + self.free
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class Member(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One span of a step: `positions` from `start` of sequence `index` of `id`. `doing` names the interval."""
 
     id: str
@@ -210,7 +212,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     doing: str
 
 
-class Grown(msgspec.Struct, frozen=True, array_like=True):
+class Grown(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Blocks that a running sequence got."""
 
     id: str
@@ -218,7 +220,7 @@ class Grown(msgspec.Struct, frozen=True, array_like=True):
     blocks: tuple[int, ...]
 
 
-class Bound(msgspec.Struct, frozen=True, array_like=True):
+class Bound(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Why a step's budget is less than --step-tokens allows: a step is expected to take `fixed_ms` and
     `position_ms` for each position, and those who decode in it wait for all of it, at most `gap_ms`."""
 
@@ -227,7 +229,7 @@ class Bound(msgspec.Struct, frozen=True, array_like=True):
     position_ms: float
 
 
-class Forecast(msgspec.Struct, frozen=True, array_like=True):
+class Forecast(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What is expected of a request with a deadline, whose work is known item by item: each of its updates takes
     `step_ns` in the batch of this step, its last item `last_ns`, and it is complete at `ready_at` as planned (0: not
     known)."""
@@ -262,7 +264,7 @@ class Stepped(Event, frozen=True, tag="step", kw_only=True):
     forecasts: tuple[Forecast, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The result of one span. `held` is the length of its block table afterwards, `finish` why its sequence ended."""
 
     id: str
@@ -277,7 +279,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     accepted: int = 0
 
 
-class Forked(msgspec.Struct, frozen=True, array_like=True):
+class Forked(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A sibling took over `positions` positions from its request's leading sequence, and emitted `emitted`."""
 
     id: str
@@ -288,7 +290,7 @@ class Forked(msgspec.Struct, frozen=True, array_like=True):
     finish: str | None = None
 
 
-class Moved(msgspec.Struct, frozen=True, array_like=True):
+class Moved(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Part `index` of a request whose progress is counted in items: `done` of its `of` items are. `positions` were
     evaluated for it in this step, where the model evaluates positions."""
 

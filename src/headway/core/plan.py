@@ -14,7 +14,7 @@ import msgspec
 from headway.core.errors import InvariantError
 
 
-class Sampling(msgspec.Struct, frozen=True):
+class Sampling(msgspec.Struct, frozen=True, gc=False):
     """How the next token is chosen.
 
     First the logits are adjusted: `bias` is added to single tokens (OpenAI's `logit_bias`), then tokens that were
@@ -51,7 +51,7 @@ class Grammar(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The natural logarithm of a token's probability, by the model's own logits (before anything adjusted them), and
     the likeliest tokens at its position, as (token, logprob), the likeliest first. `rank` is its own place among
     all tokens, from 1."""
@@ -62,7 +62,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     rank: int = 0
 
 
-class Draw(msgspec.Struct, frozen=True):
+class Draw(msgspec.Struct, frozen=True, gc=False):
     """One token to choose from the logits after a span's last position.
 
     index      the sequence within its request
@@ -96,7 +96,7 @@ class Score:
     top: int
 
 
-class Span(msgspec.Struct, frozen=True):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Consecutive positions of one sequence, evaluated in one step.
 
     tokens   the inputs at positions `start` … `start + len(tokens) - 1`; the last `drafts` of them are
@@ -235,7 +235,7 @@ class StepPlan:
         return sum(item.cost for item in self.items)
 
 
-class SpanResult(msgspec.Struct, frozen=True):
+class SpanResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a span.
 
     tokens     one per draw in order, or, with `drafts`, the accepted drafts followed by one more token (so between 1

@@ -54,7 +54,7 @@ MOST_DRAFTS = 16
 MOST_PREVIEWS = 3
 
 
-class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
+class NewRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What every caller says, whatever the pattern.
 
     model         the served model's name; "" where only one is served
@@ -175,7 +175,7 @@ class ImageRequest(NewRequest, frozen=True, kw_only=True, tag="image"):
 AnyRequest: TypeAlias = TextRequest | EmbedRequest | ImageRequest
 
 
-class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
+class Embedded(msgspec.Struct, frozen=True, gc=False, tag="embedded"):
     """The vectors of input `index` of request `id`, as in `plan.Vector`."""
 
     id: str
@@ -188,7 +188,7 @@ class Embedded(msgspec.Struct, frozen=True, tag="embedded"):
         return 0
 
 
-class Pictured(msgspec.Struct, frozen=True, tag="pictured"):
+class Pictured(msgspec.Struct, frozen=True, gc=False, tag="pictured"):
     """The pixels of request `id`, as in `plan.Pixels`: the completed image, or the `preview` of that number."""
 
     id: str
@@ -201,7 +201,7 @@ class Pictured(msgspec.Struct, frozen=True, tag="pictured"):
         return 0
 
 
-class Emission(msgspec.Struct, frozen=True, tag="tokens"):
+class Emission(msgspec.Struct, frozen=True, gc=False, tag="tokens"):
     """Tokens that sequence `index` of request `id` emitted in one step, and why it ended if it did.
 
     logprobs          one for each token, if the request wants them
@@ -233,7 +233,7 @@ class Watch(Protocol):
         ...
 
 
-class Pause(msgspec.Struct, frozen=True):
+class Pause(msgspec.Struct, frozen=True, gc=False):
     """Drafts did not pay: of `drafted` ones only `accepted` were right, so none are made for `tokens` tokens."""
 
     drafted: int

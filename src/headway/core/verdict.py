@@ -62,7 +62,7 @@ class Ask:
     whole: bool = False
 
 
-class Holder(msgspec.Struct, frozen=True):
+class Holder(msgspec.Struct, frozen=True, gc=False):
     """A request that holds what another one lacks.
 
     `blocks` would become available if it left now; `shared` more are referenced by others too and would stay.
@@ -73,13 +73,13 @@ class Holder(msgspec.Struct, frozen=True):
     shared: int
 
 
-class Go(msgspec.Struct, frozen=True, tag="go", tag_field="kind"):
+class Go(msgspec.Struct, frozen=True, gc=False, tag="go", tag_field="kind"):
     """The request moves in this step, by `positions` of its own."""
 
     positions: int
 
 
-class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
+class Wait(msgspec.Struct, frozen=True, gc=False, tag="wait", tag_field="kind"):
     """The request does not move in this step.
 
     `need`, `have` and `short` count `unit`s. `have` = `free` + `reusable` less the reusable blocks that the
@@ -106,7 +106,7 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
     price_ms: int = 0
 
 
-class Never(msgspec.Struct, frozen=True, tag="never", tag_field="kind", omit_defaults=True):
+class Never(msgspec.Struct, frozen=True, gc=False, tag="never", tag_field="kind", omit_defaults=True):
     """The request cannot be served even alone, or not in time: it needs `need` `unit`s and `limit` is all there is.
 
     `option` is the command-line option that raises the limit; None: it is the model's own. Where others were promised

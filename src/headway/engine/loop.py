@@ -36,7 +36,7 @@ from headway.core.verdict import Input, Wait
 from headway.engine.pattern import Books, Entry
 from headway.engine.planner import Planner
 from headway.engine.served import ServedModel
-from headway.policy.progress import TIMES
+from headway.policy.progress import APART_NS, TIMES
 from headway.policy.turns import Pace, caught_up, next_turn
 from headway.policy.waiting import never
 
@@ -46,7 +46,7 @@ _NOT_FINITE = (
 )
 
 
-#: What is tried again and again is a step, or what one request awaits, by its id, which is never empty.
+#: What is tried again and again is a step, or a reload for one request, by its id, which is never empty.
 _STEP = ""
 
 
@@ -159,16 +159,8 @@ class Engine:
         self._wake(model)
         model.queues.supplied(request_id, what)
         model.pattern.supply(request, what, content)
-        model.repeats.forget(request_id)
         if not request.awaits:
             self.emit(Supplied(at=self.clock.now_ns(), id=request_id))
-
-    def retried(self, request_id: str, what: Input, have: int) -> None:
-        """What a live request awaits was tried for again, and `have` of it is there now. When that moved nothing
-        `TIMES` times in a row, the event `NoProgress` tells it. Raises UnknownRequest as `supply` does."""
-        request, model = self._live(request_id)
-        wait = model.queues.retried(request, what, have)
-        self._note(model, request_id, request_id, wait, self.clock.now_ns())
 
     def fail(self, request_id: str, message: str, reason: str = GRAMMAR) -> None:
         """What a live request awaits cannot be had, or its grammar leads nowhere: that is its end, and nobody else's.
@@ -296,16 +288,21 @@ class Engine:
             self.emit(Failed(at=at, id=request.id, message=message))
 
     def collect(self) -> None:
-        """Take in what tiers did beside the steps: blocks that were read from disk, or written to it."""
+        """Take in what tiers did beside the steps: blocks that were read from disk, or written to it. Of a reload for
+        which nothing came for long, as when a disk hangs, the event `NoProgress` tells."""
         for model in self.models.values():
             at = self.clock.now_ns()
             for event in model.pattern.collect(at):
                 self.emit(event)
             for request in list(model.queues.reloading):
-                if model.pattern.reloading(request) is None:
-                    self._wake(model)
-                    model.queues.reloaded(request)
-                    self.emit(model.pattern.reloaded(request, at))
+                wait = model.pattern.reloading(request)
+                if wait is not None:
+                    self._note(model, request.id, request.id, wait, at, APART_NS)
+                    continue
+                self._wake(model)
+                model.repeats.forget(request.id)
+                model.queues.reloaded(request)
+                self.emit(model.pattern.reloaded(request, at))
 
     # -- numbers ---------------------------------------------------------------------------------------------
 
@@ -369,9 +366,10 @@ class Engine:
             return ""
         return f"{planner.head} waits by the rule {wait.rule} ({wait.short} {wait.unit} short), and nothing runs"
 
-    def _note(self, model: ServedModel, tried: str, request_id: str, wait: Wait, at: int) -> int:
-        """Something was tried and moved nothing. How often in a row; the time that makes it no progress is told."""
-        times = model.repeats.note(tried, request_id, wait)
+    def _note(self, model: ServedModel, tried: str, request_id: str, wait: Wait, at: int, apart_ns: int = 0) -> int:
+        """Something was tried and moved nothing. How often in a row (see `Repeats.note`); the time that makes it no
+        progress is told."""
+        times = model.repeats.note(tried, request_id, wait, at, apart_ns)
         if times == TIMES:
             self.emit(NoProgress(at=at, step=self.steps, model=model.name, id=request_id, wait=wait, times=times))
         return times

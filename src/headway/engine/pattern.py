@@ -71,7 +71,7 @@ class Quote(Protocol):
     def ask(self) -> Ask: ...
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """What one part of a running request would do next.
 
     part      the pattern's own: a sequence, an input, a latent
@@ -86,7 +86,7 @@ class Work(msgspec.Struct, frozen=True):
     lacking: int = 0
 
 
-class Extra(msgspec.Struct, frozen=True):
+class Extra(msgspec.Struct, frozen=True, gc=False):
     """What a work may do beyond what it must, with what nobody else needs: drafts beside a decode position."""
 
     content: Any

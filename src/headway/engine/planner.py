@@ -9,6 +9,7 @@ The decisions are the policy's; space is taken here, at once and for good, so a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from headway.core.events import AnyEvent, Bound, Grown, Preempted, ReloadDropped, Stepped
@@ -125,7 +126,9 @@ class Planner:
                     break
                 behind += 1
             quote = self._pattern.quote(request, self._room.seats)
-            verdict = judge(quote.ask, self._room, self._name_holders, partial(self._keep, request, quote))
+            reloads = self._pattern.reloads(quote)
+            room = self._room_to_reload if reloads else self._room
+            verdict = judge(quote.ask, room, self._name_holders, partial(self._keep, request, quote))
             request.verdict = verdict
             if isinstance(verdict, Go):
                 if self._pauses(request):
@@ -133,7 +136,7 @@ class Planner:
                     if paused > self._model.options.max_bypass:
                         break
                     continue
-                if self._pattern.reloads(quote):
+                if reloads:
                     self._reload(request, quote)
                 else:
                     self._admit(request, quote, verdict.positions)
@@ -279,6 +282,7 @@ class Planner:
     def _drop(self, victim: Request, by: Request) -> None:
         lost = self._pattern.lose(victim)
         self._queues.drop(victim)
+        self._model.repeats.forget(victim.id)
         self._emit(ReloadDropped(at=self._at, step=self._step, id=victim.id, by=by.id, blocks=lost.space))
 
     # -- the queue -------------------------------------------------------------------------------------------
@@ -330,6 +334,13 @@ class Planner:
     def _room(self) -> Room:
         by = f"--gap-ms {self._bound.gap_ms:g}" if self._bound else ""
         return self._model.room(self.left, untouched=not self._moving, by=by)
+
+    @property
+    def _room_to_reload(self) -> Room:
+        """For one that will hold space before it has a seat: there are as many of these as there are seats, at most,
+        so that they do not take all the space, and looking after them does not take all the time."""
+        awaited = sum(other.seats for other in self._queues.holding)
+        return replace(self._room, seats=min(self._room.seats, self._model.options.seats - awaited))
 
     def _name_holders(self) -> tuple[tuple[Holder, ...], int]:
         """Who would free how much by leaving, the largest first."""

@@ -12,8 +12,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from headway.core.errors import DuplicateRequest, UnknownRequest
 from headway.core.request import AnyEmission, Request, Stage
 from headway.core.verdict import Input, Wait
@@ -93,16 +91,6 @@ class Queues:
             del self.awaiting[request.arrival]
             self.waiting.add(request)
         return request
-
-    def retried(self, request: Request, what: Input, have: int) -> Wait:
-        """What a request awaits was tried for again: `have` of it is there. Its wait now. Raises UnknownRequest when
-        it does not await that."""
-        if what not in request.awaits:
-            raise UnknownRequest(request.id)
-        wait = request.awaits[what]
-        request.awaits[what] = msgspec.structs.replace(wait, have=have, short=wait.need - have)
-        request.verdict = next(iter(request.awaits.values()))
-        return request.awaits[what]
 
     def admit(self, request: Request, cost: int) -> None:
         """From the queue to its seats, or from a reload, with `cost` to be spent for it at first."""

@@ -27,7 +27,7 @@ from headway.policy.waiting import AWAITS_MODEL, Limits, Room
 #: Steps that a model's pace is measured over: of whole items only, and with something divided, which would be
 #: forgotten between two prompts if they were not apart. Of these few: each chunk of a long prompt costs more than the
 #: one before.
-_RECENT_STEPS, _RECENT_DIVIDED = 31, 3
+_RECENT_STEPS, _RECENT_DIVIDED = 31, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class ServedModel:
         """How long its steps take, as measured, and whether callers wait for the next one."""
         paced = self.pattern.paced and bool(self.queues.running)
         since_ns = None if self.stopped_at is None else now - self.stopped_at
-        return Pace.of([*self._recent, *self._divided], paced=paced, since_ns=since_ns)
+        return Pace.of(self._recent, self._divided, paced=paced, since_ns=since_ns)
 
     def spent(self, ns: int, cost: int, at: int, *, divided: bool = False) -> None:
         """A step of its own took `ns` of the device and ended at `at`; in it something was `divided`, or might have

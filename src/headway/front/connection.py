@@ -8,6 +8,8 @@ import secrets
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +17,7 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headway.front.exchange import OUTGOING
+from headway.front.exchange import INCOMING, OUTGOING
 from headway.front.limits import ServeLimits
 from headway.front.refusals import Refusal
 from headway.front.writing import Answer
@@ -27,9 +29,17 @@ if sys.platform == "linux":
 #: Bytes of a request's line and headers.
 _MOST_HEAD_BYTES = 64 << 10
 _INVALID = "it is not valid HTTP/1.1, or its headers are too long"
+#: What is read at a time.
+_READ_BYTES = 64 << 10
 
 
-class Connection(HttpToolsProtocol):
+def connections(limits: ServeLimits) -> Callable[..., Connection]:
+    """What makes the connections of one event loop. They read into one buffer, whose content each has taken before
+    another reads: a new one for each read costs more than the system call."""
+    return partial(Connection, limits=limits, read=memoryview(bytearray(_READ_BYTES)))
+
+
+class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
     """Lets the application see whether a client reads (`Outgoing`), and ends the connection of one that does not:
     closing it would wait for that client.
 
@@ -39,15 +49,18 @@ class Connection(HttpToolsProtocol):
 
     What is wrong is answered in its turn: not before the answers to what came before it."""
 
-    def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, **rest: Any) -> None:
+    def __init__(self, *, app_state: dict[str, Any], limits: ServeLimits, read: memoryview, **rest: Any) -> None:
         super().__init__(app_state=app_state | {OUTGOING: self}, **rest)
-        self._limits = limits
+        self._limits, self._read = limits, read
         self._late: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the request whose headers are not complete; 0 between requests
         self._begun = 0  # requests in the bytes that came last
         self._in_body = False
         self._wrong = ""  # why nothing more is read
+        self._lost = False
+        self._when_gone: Callable[[], None] | None = None
         self.silent_since = self.loop.time()
+        self._silent = False  # it is open and nothing is asked
 
     # -- what comes ------------------------------------------------------------------------------------------
 
@@ -57,8 +70,14 @@ class Connection(HttpToolsProtocol):
         if len(self.connections) > self._limits.max_connections:
             self._make_room()
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._read[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self._silent = False
         if self._wrong:
             return
         in_body, self._begun = self._in_body, 0
@@ -118,6 +137,7 @@ class Connection(HttpToolsProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
+        scope["state"][INCOMING] = self.cycle
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)
         else:
@@ -134,8 +154,12 @@ class Connection(HttpToolsProtocol):
     # -- how long it may take ----------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        self.silent_since = self.loop.time()
-        super().on_response_complete()
+        """As uvicorn's, but for the timer of each silence."""
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
         if self._wrong and not self.pipeline:
             self._end_in_turn()
         else:
@@ -145,11 +169,13 @@ class Connection(HttpToolsProtocol):
         self._in_time()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        self._lost = True
+        self._tell_gone()
 
     @property
     def silent(self) -> bool:
         """Whether it is open and nothing is asked."""
-        return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
+        return self._silent and not self.transport.is_closing()
 
     @property
     def _answered(self) -> bool:
@@ -163,7 +189,6 @@ class Connection(HttpToolsProtocol):
         elif self._in_body:
             self._bound(self._limits.body_seconds, self.transport.close)
         elif self._head_bytes:
-            self._unset_keepalive_if_required()
             self._bound(self._limits.header_seconds, self._headers_are_late)
         else:
             self._in_time()
@@ -174,11 +199,22 @@ class Connection(HttpToolsProtocol):
             self._late = self.loop.call_later(seconds, end)
 
     def _await_request(self) -> None:
+        """One timer for many silences: it looks how long the last one has been."""
+        self._silent, self.silent_since = True, self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self.silent_since = self.loop.time()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.config.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._look_again(self.config.timeout_keep_alive)
+
+    def _look_again(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_at_silence)
+
+    def _look_at_silence(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._silent:
+            left = self.silent_since + self.config.timeout_keep_alive - self.loop.time()
+            if left > 0:
+                self._look_again(left)
+            else:
+                self.timeout_keep_alive_handler()
 
     def _in_time(self) -> None:
         if self._late is not None:
@@ -230,7 +266,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"".join([status, *lines, b"\r\n", bytes(response.body)]))
         self.transport.close()
 
-    # -- how it is read by the client -------------------------------------------------------------------------
+    # -- how it is read by the client, and left -------------------------------------------------------------------
 
     @property
     def blocked(self) -> bool:
@@ -249,3 +285,13 @@ class Connection(HttpToolsProtocol):
         if (connection := self.transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Of several requests in a row one is answered at a time, so there is one call at most."""
+        self._when_gone = call
+        if call is not None and self._lost:
+            self.loop.call_soon(self._tell_gone)
+
+    def _tell_gone(self) -> None:
+        if self._when_gone is not None:
+            self._when_gone()

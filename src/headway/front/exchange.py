@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,8 +24,8 @@ from headway.front.target import to_origin_form
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEY = "headway.exchange"
-#: Under this key of the server's state an exchange finds what it knows of its connection.
-OUTGOING = "headway.outgoing"
+#: Under these keys of the server's state an exchange finds what it knows of its connection, and of its body.
+OUTGOING, INCOMING = "headway.outgoing", "headway.incoming"
 
 
 class Outgoing(Protocol):
@@ -43,19 +44,30 @@ class Outgoing(Protocol):
         """End the connection now, whatever lies in it."""
         ...
 
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Have `call` called once the connection is lost, in place of what was said here before; of one that is lost
+        already, as soon as the loop goes round."""
+        ...
+
 
 @dataclass
 class Exchange:
     """`received_at` is when the headers were read (monotonic ns); `refusal` is its answer when the headers alone
     forbid another; `served` are the requests this exchange answers, `claim` their place among the prompts that wait;
-    `dropped` says that its client stopped reading."""
+    `dropped` says that its client stopped reading. `outgoing` is its connection, where the server tells of it."""
 
     id: str
     received_at: int
+    outgoing: Outgoing | None = None
     refusal: Refusal | None = None
     served: list[str] = field(default_factory=list)
     claim: Claim | None = None
     dropped: bool = False
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Have `call` called when the client leaves; None: nothing more is to be called."""
+        if self.outgoing is not None:
+            self.outgoing.when_gone(call)
 
 
 def exchange(request: Request) -> Exchange:
@@ -81,11 +93,12 @@ class Exchanges:
         received_at = self._front.clock.now_ns()
         refusal = to_origin_form(scope) or self._guard.refusal(scope)
         id, malformed = self._name(scope, admitted=refusal is None)
-        scope[_KEY] = current = Exchange(id, received_at)
+        state = scope.get("state", {})
+        scope[_KEY] = current = Exchange(id, received_at, state.get(OUTGOING))
         limits, coding = self._front.limits, body_coding(scope)
         unread = coding if isinstance(coding, Refusal) else length_refusal(scope, limits)
         current.refusal = refusal or malformed or unread
-        body: Receive = BoundedBody(receive, limits)
+        body: Receive = BoundedBody(receive, limits, state.get(INCOMING))
         if isinstance(coding, str):
             body = InflatedBody(body, coding, limits)
 
@@ -93,7 +106,7 @@ class Exchanges:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", current.id.encode())]
             if not current.dropped:
-                await self._send(current, scope, send, message)
+                await self._send(current, send, message)
 
         try:
             refused_preflight = current.refusal is not None and scope["method"] == "OPTIONS"
@@ -121,10 +134,10 @@ class Exchanges:
         text = "x-request-id must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
         return new, Refusal(400, text, code="invalid_id", param="x-request-id")
 
-    async def _send(self, current: Exchange, scope: Scope, send: Send, message: Message) -> None:
+    async def _send(self, current: Exchange, send: Send, message: Message) -> None:
         """Hand a message to the socket. That waits only until the client has taken enough of what was handed over
         before; a client that takes nothing of it for too long is dropped."""
-        outgoing: Outgoing | None = scope.get("state", {}).get(OUTGOING)
+        outgoing = current.outgoing
         if outgoing is not None and not outgoing.blocked:
             return await send(message)  # a timer where nothing is waited for costs as much as a token's text
         while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from functools import lru_cache
 from hashlib import sha256
 
 from starlette.types import ASGIApp, Scope
@@ -117,6 +118,7 @@ def _without_own_port(host: str, scheme: str) -> str:
     return host.lower().removesuffix(_OWN_PORTS.get(scheme, ""))
 
 
+@lru_cache(maxsize=64)
 def _is_loopback(host: str) -> bool:
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     name = name.lower().removesuffix(".")

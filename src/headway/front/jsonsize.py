@@ -22,6 +22,8 @@ _MOST_NAMES = 1 << 18
 #: Numbers of more digits than these are slow to read (it takes the square of their length), and nobody needs many.
 _DIGITS = 32
 _MOST_DIGITS_BEYOND = 1 << 16
+#: So many bytes of a body are never too much, whatever they are.
+_FEW_BYTES = min(_OTHER_VALUES, _MOST_NESTED, _MOST_NAMES, _MOST_DIGITS_BEYOND)
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d,}" % (_DIGITS + 1))
 
@@ -76,13 +78,25 @@ class MeasuredBody:
 
     def __init__(self, receive: Receive, limits: ServeLimits) -> None:
         self._receive = receive
-        self._size = JsonSize(limits.max_waiting_positions + _OTHER_VALUES)
+        self._most_values = limits.max_waiting_positions + _OTHER_VALUES
+        self._beginning = bytearray()
+        self._size: JsonSize | None = None  # none yet where it is short
 
     async def __call__(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
-            self._size.add(message.get("body", b""))
+            self._measure(message.get("body", b""))
         return message
+
+    def _measure(self, data: bytes) -> None:
+        if self._size is not None:
+            self._size.add(data)
+            return
+        self._beginning += data
+        if len(self._beginning) > _FEW_BYTES:
+            self._size = JsonSize(self._most_values)
+            self._size.add(bytes(self._beginning))
+            self._beginning.clear()
 
 
 def _too_much(text: str) -> Refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.types import Message, Receive, Scope
 
@@ -36,11 +37,21 @@ def length_refusal(scope: Scope, limits: ServeLimits) -> Refusal | None:
     return too_large(f"{length}", limits) if length > limits.max_body_bytes else None
 
 
+class Incoming(Protocol):
+    """The body of one exchange, as it arrives."""
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether what is asked for next of it is there."""
+        ...
+
+
 class BoundedBody:
     """An exchange's `receive`: raises Refusal when its body is larger than the limit (413), or late (408)."""
 
-    def __init__(self, receive: Receive, limits: ServeLimits) -> None:
-        self._receive = receive
+    def __init__(self, receive: Receive, limits: ServeLimits, incoming: Incoming | None = None) -> None:
+        """What `incoming` has at hand needs no timer."""
+        self._receive, self._incoming = receive, incoming
         self._limits = limits
         self._deadline = asyncio.get_running_loop().time() + limits.body_seconds
         self._bytes = 0
@@ -50,8 +61,11 @@ class BoundedBody:
         if self._complete:  # what comes now is the end of the connection, which has no deadline
             return await self._receive()
         try:
-            async with asyncio.timeout_at(self._deadline):
+            if self._incoming is not None and self._incoming.at_hand:
                 message = await self._receive()
+            else:
+                async with asyncio.timeout_at(self._deadline):
+                    message = await self._receive()
         except TimeoutError:
             limit = f"{self._limits.body_seconds:g} s, which is the limit"
             text = f"only {self._bytes} bytes of the body arrived within {limit}"

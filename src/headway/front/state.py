@@ -1,4 +1,4 @@
-"""The front's state: its models, story, metrics, the link to the replica, and an inbox for each live request."""
+"""The front's state: its models, story, metrics, the link to the replica, and what is known of live requests."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count, takewhile
 from shlex import quote
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from headway.artifacts.files import ModelFiles
 from headway.core import events as ev
 from headway.core.clock import RealClock
 from headway.core.errors import DuplicateRequest, InvalidRequest, UnknownRequest
-from headway.core.request import AnyEmission, AnyRequest, Embedded, EmbedRequest, Emission, Pictured, Stage
+from headway.core.request import AnyEmission, AnyRequest, EmbedRequest, Stage
 from headway.core.verdict import Never
 from headway.front.ids import plain_ids
+from headway.front.inbox import Arrivals, End, Inbox
 from headway.front.limits import ServeLimits
 from headway.front.looks import Looks
-from headway.front.models import FrontEncoder, FrontImageModel, FrontModel, FrontTextModel, front_model
+from headway.front.models import FrontModel, front_model
 from headway.front.quota import Claim, WaitingQuota
-from headway.front.refusals import Refusal
+from headway.front.served import ServedModels
 from headway.replica.link import Link
 from headway.replica.messages import (
     Cancel,
@@ -53,53 +53,8 @@ _TELL_AWAY_S = 1.0
 #: So many steps' tokens may lie in an inbox. A client that is further behind is a slow reader.
 MOST_BEHIND = 16_384
 
-#: What a model can be asked for instead, by pattern.
-_ABILITIES = {
-    "text": "it continues prompts (/v1/chat/completions, /v1/completions)",
-    "embed": "it evaluates an input once (/v1/embeddings, /v1/rerank)",
-    "image": "it makes images (/v1/images/generations)",
-}
-
-_MAKES = {
-    "vector": "it is a bi-encoder, which makes a vector of each text (/v1/embeddings)",
-    "score": "it is a cross-encoder, which scores a query beside a document (/v1/rerank)",
-}
-
 State = Literal["loading", "ready", "draining", "failed"]
 _ENDS = (ev.Finished, ev.Cancelled, ev.Failed, ev.Refused)
-
-
-@dataclass(frozen=True)
-class End:
-    """Nothing more will come for the request `id`; `stage` says how it ended."""
-
-    id: str
-    stage: Stage
-    message: str = ""
-
-
-#: What arrives in an inbox.
-Arriving: TypeAlias = Emission | Embedded | Pictured | End
-
-
-@dataclass
-class Inbox:
-    """What the replica said about one live request, in order, ending with an `End`.
-
-    `settled` is set once it is queued or over; `refused` is its end when it never was queued; `left` says that its
-    exchange is over already, and `dropped` by whom if it did not end by itself. `claim` is its place among the
-    prompts that wait, until it is admitted; `timer` ends it when it has lived for too long.
-    """
-
-    queue: asyncio.Queue[Arriving | None] = field(default_factory=asyncio.Queue)
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    refused: End | None = None
-    rejected: InvalidRequest | DuplicateRequest | None = None
-    left: bool = False
-    dropped: str | None = None
-    claim: Claim | None = None
-    timer: asyncio.TimerHandle | None = None
 
 
 class Front:
@@ -120,10 +75,10 @@ class Front:
         self.options = options
         self.limits = limits or ServeLimits()
         most_bytes = self.limits.max_body_bytes
-        self.models = {
-            model.served_name: front_model(files[model.served_name], model, most_bytes=most_bytes)
+        self.models = ServedModels(
+            (model.served_name, front_model(files[model.served_name], model, most_bytes=most_bytes))
             for model in options.models
-        }
+        )
         self.quota = WaitingQuota(self.limits.max_waiting_positions)
         self.clock = RealClock()
         self.story = Story(delivers=True)
@@ -143,52 +98,6 @@ class Front:
         self._moved_at = self._told_away_at = time.monotonic()
         self._untold: Counter[str] = Counter()  # turned away for want of a place since the replica was told, by model
 
-    # -- models ----------------------------------------------------------------------------------------------
-
-    def model(self, name: str) -> FrontModel:
-        """Raises Refusal (404) for the name of a model that is not served here."""
-        if name in self.models:
-            return self.models[name]
-        served = f"{', '.join(map(repr, self.models))} {'are' if len(self.models) > 1 else 'is'}"
-        text = f"the model {name!r} is not served here; {served}"
-        raise Refusal(404, text, code="model_not_found", param="model")
-
-    def text_model(self, name: str) -> FrontTextModel:
-        """A model that continues prompts. Raises Refusal: 404 when it is not served, 400 when it does not."""
-        model = self.model(name)
-        if isinstance(model, FrontTextModel):
-            return model
-        raise Refusal(
-            400, f"{name} does not generate text: {_ABILITIES[model.pattern]}", code="wrong_pattern", param="model"
-        )
-
-    def encoder(self, name: str, output: Literal["vector", "score"]) -> FrontEncoder:
-        """A model that makes that of an input. Raises Refusal: 404 when it is not served, 400 when it makes something
-        else, with the models that do."""
-        model = self.model(name)
-        if isinstance(model, FrontEncoder) and model.output == output:
-            return model
-        does = _MAKES[model.output] if isinstance(model, FrontEncoder) else _ABILITIES[model.pattern]
-        others = [each.name for each in self.models.values() if isinstance(each, FrontEncoder)]
-        others = [each for each in others if self.models[each].output == output]
-        instead = f"; {' and '.join(others)} {'do' if len(others) > 1 else 'does'}" if others else ""
-        what = {"vector": "embeddings", "score": "relevance scores"}[output]
-        text = f"{name} makes no {what}: {does}{instead}"
-        raise Refusal(400, text, code="wrong_pattern", param="model")
-
-    def image_model(self, name: str | None) -> FrontImageModel:
-        """A model that makes images; without a name the first. Raises Refusal: 404 when it is not served, 400 when it
-        does something else, or none makes images."""
-        makers = [model for model in self.models.values() if isinstance(model, FrontImageModel)]
-        if name is None and makers:
-            return makers[0]
-        model = self.model(name or next(iter(self.models)))
-        if isinstance(model, FrontImageModel):
-            return model
-        instead = f"; {makers[0].name} does" if makers else ""
-        text = f"{model.name} makes no images: {_ABILITIES[model.pattern]}{instead}"
-        raise Refusal(400, text, code="wrong_pattern", param="model")
-
     # -- requests --------------------------------------------------------------------------------------------
 
     def new_id(self, method: str) -> str:
@@ -204,25 +113,25 @@ class Front:
         news: Sequence[AnyRequest],
         received_at: int,
         claim: Claim | None = None,
-        queue: asyncio.Queue[Arriving | None] | None = None,
+        arrivals: Arrivals | None = None,
     ) -> list[Inbox]:
         """Send the requests of one exchange to the replica, in one message; their positions are split off from the
-        exchange's `claim`. What comes of them goes to `queue`. Raises DuplicateRequest, with nothing sent, for an id
-        that is alive; it is until the last byte of its answer was handed over."""
+        exchange's `claim`, and what comes of them goes to `arrivals`. Raises DuplicateRequest, with nothing sent,
+        for an id that is alive; it is until the last byte of its answer was handed over."""
         for new in news:
             if new.id in self.story.live:
                 raise DuplicateRequest(new.id)
-        queue = queue or asyncio.Queue()
-        inboxes = [self._open(new, received_at, claim or Claim(self.quota, 0), queue) for new in news]
+        arrivals = Arrivals() if arrivals is None else arrivals
+        inboxes = [self._open(new, received_at, claim or Claim(self.quota, 0), arrivals) for new in news]
         if len(self._inboxes) == len(news):
             self._moved_at = time.monotonic()
         first, *others = news
         self.link.say(Submit(first, tuple(others)))
         return inboxes
 
-    def _open(self, new: AnyRequest, received_at: int, claim: Claim, queue: asyncio.Queue[Arriving | None]) -> Inbox:
+    def _open(self, new: AnyRequest, received_at: int, claim: Claim, arrivals: Arrivals) -> Inbox:
         """A request's inbox, and the beginning of its story."""
-        inbox = self._inboxes[new.id] = Inbox(queue)
+        inbox = self._inboxes[new.id] = Inbox(arrivals)
         inbox.claim = claim.split(new.positions)
         if self.limits.max_seconds is not None:
             left_s = self.limits.max_seconds - (self.clock.now_ns() - received_at) / 1e9
@@ -298,9 +207,8 @@ class Front:
 
     def check_free(self, id: str) -> None:
         """Raises DuplicateRequest when a request of that id is alive, or one of a list of prompts under that id."""
-        for live in self.story.live:
-            if live == id or live.rpartition("~")[0] == id:
-                raise DuplicateRequest(live)
+        if (live := self.story.alive(id)) is not None:
+            raise DuplicateRequest(live)
 
     def _elsewhere(self, id: str) -> str:
         """Where to look for a request that is not remembered any more."""
@@ -323,8 +231,7 @@ class Front:
     @property
     def waiting(self) -> int:
         """Requests that wait, those included whose prompt is still being tokenised."""
-        waits = (Stage.RECEIVED, Stage.WAITING)
-        return self.quota.coming + sum(record.stage in waits for record in self.story.live.values())
+        return self.quota.coming + len(self.story.waiting)
 
     def retry_after_s(self) -> int:
         """Seconds until a place in the queue is likely free: one request's share of the recent rate of ends."""
@@ -406,8 +313,8 @@ class Front:
 
     def _pass_on(self, emission: AnyEmission) -> None:
         if inbox := self._inboxes.get(emission.id):
-            inbox.queue.put_nowait(emission)
-            if inbox.queue.qsize() > MOST_BEHIND:
+            inbox.arrivals.put(emission)
+            if len(inbox.arrivals) > MOST_BEHIND:
                 self.cancel(emission.id, ev.SLOW_READER)
 
     def _rejected(self, message: Rejected) -> None:
@@ -447,7 +354,7 @@ class Front:
             if not inbox.settled.is_set():
                 inbox.refused = end
                 inbox.settled.set()
-            inbox.queue.put_nowait(end)
+            inbox.arrivals.put(end)
             inbox.ended.set()
             if inbox.left:
                 self.leave(request_id, inbox.dropped)

@@ -21,6 +21,11 @@ class Answer(RequestResponseCycle):
             self._joined.holds = any(name == b"content-length" for name, _ in message["headers"])
         await super().send(message)
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether what is asked for next of the body is there."""
+        return bool(self.body) or not self.more_body
+
 
 class _Joined:
     """What an answer needs of its transport. With `holds`, the next bytes wait for those after them."""

@@ -8,6 +8,7 @@ before it is asked.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from headway.core.errors import InvariantError
 from headway.core.verdict import SpaceRule, Unit
@@ -49,6 +50,10 @@ class BlockPool:
 
     def references(self, block: int) -> int:
         return self._references[block]
+
+    def unshared(self, blocks: Sequence[int]) -> int:
+        """How many of these have one reference."""
+        return list(map(self._references.__getitem__, blocks)).count(1)
 
     def is_reusable(self, block: int) -> bool:
         return block in self._reusable

@@ -6,7 +6,8 @@
 A step copies between pool and host slots, at its start, as its plan names it; somebody else (`DiskPort`) moves
 between host and disk slots, while steps run. So whoever does I/O never touches the pool: a request may end at any
 time, and its blocks go back at once, or with the step that copies to them. Without a host tier the host slots are
-only the way to the disk, few of them.
+only the way to the disk, few of them. What a step costs here grows with the blocks that it moves, and with nothing
+else: neither with what lies in tiers or the pool, nor with the reloads that are on their way.
 
 A block is queued when it is indexed, not when it is evicted: by then its copy is usually there. Where no host slot is
 to be had, it stays queued; if it is evicted first, no copy is made. This file decides nothing and does no I/O: it
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, Protocol, TypeAlias
 
 from headway.core.errors import InvariantError
@@ -64,8 +66,9 @@ class DiskPort(Protocol):
 _At: TypeAlias = Literal["disk", "host", "copying", "loaded", "lost"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Part:
+    reload: Reload
     key: bytes
     block: int
     tier: TierName
@@ -132,9 +135,13 @@ class Tiers:
         self._port = port
         self._most_copies = most_copies
         self._queued: dict[int, bytes] = {}  # block to key: indexed, and no copy of it was made yet
-        self._reloads: list[Reload] = []
-        self._offloads: list[tuple[bytes, int, int]] = []  # named in the plan that runs: key, block, host slot
-        self._moving: set[tuple[str, bytes, int, int]] = set()  # reads and writes: what, key, host slot, disk slot
+        self._reloads: dict[Reload, None] = {}
+        self._unread: dict[_Part, None] = {}  # on disk, and there was no host slot to read into
+        self._expecting: dict[bytes, list[_Part]] = {}  # on disk, and by now on their way to a host slot
+        self._copyable: dict[_Part, None] = {}  # in host slots
+        self._copying: list[_Part] = []  # named in the plan that runs
+        self._offloads: list[tuple[bytes, int, int]] = []  # so too: key, block, host slot
+        self._moving: dict[bytes, Moved] = {}  # reads and writes; of one block there is one at most
         self._spoiled: set[bytes] = set()  # of those on their way to or from disk
         self._failed = 0
         self.happened = Happened()
@@ -159,7 +166,7 @@ class Tiers:
         """The content of a block of the pool may be wrong, and so may its copies: they are not to be found again."""
         self.gone(block)
         self.host.forget(key)
-        if any(move[1] == key for move in self._moving):
+        if key in self._moving:
             self._spoiled.add(key)
         elif self.disk is not None and key in self.disk:
             self._forget_on_disk(key)
@@ -202,9 +209,11 @@ class Tiers:
             in_host = key in self.host
             slots = self.host if in_host else self.disk
             assert slots is not None
-            reload.parts.append(_Part(key, block, tier, "host" if in_host else "disk", slots.pin(key)))
-        self._reloads.append(reload)
-        self._advance(reload)
+            part = _Part(reload, key, block, tier, "host" if in_host else "disk", slots.pin(key))
+            reload.parts.append(part)
+            (self._copyable if in_host else self._unread)[part] = None
+        self._reloads[reload] = None
+        self._read_on()
         return reload
 
     def end(self, reload: Reload | None) -> None:
@@ -215,18 +224,15 @@ class Tiers:
             raise InvariantError("a reload ends while a step copies its blocks")
         for part in reload.parts:
             self._let_go(part)
-        self._reloads.remove(reload)
+        del self._reloads[reload]
+        self._read_on()
 
     # -- the step --------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
         """Whether there is something for a step to copy."""
-        return bool(
-            self._offloads
-            or (self._queued and self.host.room)
-            or any(part.at == "host" for reload in self._reloads for part in reload.parts[reload.loaded :])
-        )
+        return bool(self._offloads or (self._queued and self.host.room) or self._copyable)
 
     @property
     def moving(self) -> bool:
@@ -235,21 +241,20 @@ class Tiers:
 
     def name(self) -> tuple[Pairs, Pairs]:
         """What the step that is planned copies: (block, host slot) of offloads, (host slot, block) of reloads."""
-        left = self._most_copies
-        reloads: list[tuple[int, int]] = []
-        for reload in self._reloads:
-            for part in reload.parts[reload.loaded :]:
-                if part.at == "host" and left:
-                    part.at, left = "copying", left - 1
-                    reload.copying += 1
-                    reloads.append((part.slot, part.block))
-        return tuple((block, slot) for _, block, slot in self._offloads), tuple(reloads)
+        for part in list(islice(self._copyable, self._most_copies)):
+            del self._copyable[part]
+            self._copying.append(part)
+            part.at = "copying"
+            part.reload.copying += 1
+        offloads = tuple((block, slot) for _, block, slot in self._offloads)
+        return offloads, tuple((part.slot, part.block) for part in self._copying)
 
     def copied(self) -> None:
         """The step that was named is over."""
         for key, _, slot in self._offloads:
             self.host.written(key)
             self._write(key, slot)
+            self._arrived(key)
             if not self.staging:
                 self.happened.offloaded["host"] += 1
         self._offloads.clear()
@@ -259,19 +264,20 @@ class Tiers:
         """The step that was named failed: what it copied is worth nothing."""
         for key, _, _ in self._offloads:
             self.host.forget(key)
+            self._arrived(key)
         self._offloads.clear()
         self._land("lost")
 
     def collect(self) -> None:
         """Take in what the disk has done."""
         for moved in self._port.finished() if self._port is not None else ():
-            self._moving.remove((moved.what, moved.key, moved.host, moved.disk))
+            del self._moving[moved.key]
             if moved.what == "write":
                 self._wrote(moved)
             else:
                 self._read(moved)
-        for reload in self._reloads:
-            self._advance(reload)
+                self._arrived(moved.key)
+        self._read_on()
 
     def levels(self) -> tuple[TierLevel, ...]:
         """How much each tier holds."""
@@ -283,17 +289,21 @@ class Tiers:
     def check(self) -> None:
         """Raise InvariantError unless pins and moves add up. Changes nothing."""
         parts = [part for reload in self._reloads for part in reload.parts]
-        writes = [move for move in self._moving if move[0] == "write"]
-        reads = [move for move in self._moving if move[0] == "read"]
+        writes = [move for move in self._moving.values() if move.what == "write"]
+        reads = [move for move in self._moving.values() if move.what == "read"]
         self.host.check(
-            [*(part.slot for part in parts if part.at in ("host", "copying")), *(host for _, _, host, _ in writes)],
-            [*(key for key, _, _ in self._offloads), *(key for _, key, _, _ in reads)],
+            [*(part.slot for part in parts if part.at in ("host", "copying")), *(move.host for move in writes)],
+            [*(key for key, _, _ in self._offloads), *(move.key for move in reads)],
         )
         if self.disk is not None:
             self.disk.check(
-                [*(part.slot for part in parts if part.at == "disk"), *(disk for _, _, _, disk in reads)],
-                [key for _, key, _, _ in writes],
+                [*(part.slot for part in parts if part.at == "disk"), *(move.disk for move in reads)],
+                [move.key for move in writes],
             )
+        listed = [*self._unread, *self._copyable, *self._copying]
+        listed += [part for expecting in self._expecting.values() for part in expecting]
+        if set(listed) != {part for part in parts if part.at in ("disk", "host", "copying")}:
+            raise InvariantError("a block that is to be reloaded is forgotten, or one is awaited that is not")
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -307,25 +317,36 @@ class Tiers:
 
     def _land(self, at: Literal["loaded", "lost"]) -> None:
         """What a step copied to the pool is there, or not."""
-        for reload in self._reloads:
-            for part in reload.parts if reload.copying else ():
-                if part.at == "copying":
-                    self.host.unpin(part.slot)
-                    part.at = at
-            reload.copying = 0
-            self._advance(reload)
+        landed, self._copying = self._copying, []
+        for part in landed:
+            self.host.unpin(part.slot)
+            part.at = at
+            part.reload.copying -= 1
+        for part in landed:
+            self._advance(part.reload)
+        self._read_on()
 
     def _advance(self, reload: Reload) -> None:
-        """Have what is still on disk read into host slots, as far as there are any, and count what is there."""
-        for part in reload.parts[reload.loaded :]:
-            if part.at == "disk":
-                self._fetch(part)
+        """Count what is there of a reload; where the next block cannot be had, those behind it are of no use."""
         while reload.loaded < len(reload.parts) and reload.parts[reload.loaded].at == "loaded":
             reload.loaded += 1
-        reload.lost = reload.loaded < len(reload.parts) and reload.parts[reload.loaded].at == "lost"
-        for part in reload.parts[reload.loaded :] if reload.lost else ():
-            if part.at != "copying":
-                self._let_go(part)
+        if reload.loaded < len(reload.parts) and reload.parts[reload.loaded].at == "lost" and not reload.lost:
+            reload.lost = True
+            for part in reload.parts[reload.loaded :]:
+                if part.at != "copying":
+                    self._let_go(part)
+
+    def _read_on(self) -> None:
+        """Have blocks of reloads that are on disk read, as long as there are host slots for them."""
+        while self._unread and self.host.room:
+            part = next(iter(self._unread))
+            del self._unread[part]
+            self._fetch(part)
+
+    def _arrived(self, key: bytes) -> None:
+        """A block that was on its way to a host slot is there, or it will not be."""
+        for part in self._expecting.pop(key, ()):
+            self._fetch(part)
 
     def _fetch(self, part: _Part) -> None:
         """Go on with a block that was on disk when its reload began: its host slot, or a read into one."""
@@ -333,25 +354,36 @@ class Tiers:
         if part.key in self.host:
             self.disk.unpin(part.slot)
             part.at, part.slot = "host", self.host.pin(part.key)
-        elif self.host.expects(part.key):
-            return
-        elif part.key not in self.disk:  # what was read was not what it should be
+            self._copyable[part] = None
+        elif not self.host.expects(part.key) and part.key not in self.disk:  # what was read is not what it should be
             self.disk.unpin(part.slot)
             part.at = "lost"
-        elif (slot := self.host.claim(part.key)) is not None:
-            self._move("read", part.key, slot, self.disk.pin(part.key))
+            self._advance(part.reload)
+        elif not self.host.expects(part.key) and not self.host.room:
+            self._unread[part] = None
+        else:
+            self._expecting.setdefault(part.key, []).append(part)
+            if not self.host.expects(part.key):
+                slot = self.host.claim(part.key)
+                assert slot is not None
+                self._move("read", part.key, slot, self.disk.pin(part.key))
 
     def _let_go(self, part: _Part) -> None:
+        """Nobody needs this block of a reload any more, however far it is."""
         if part.at == "disk":
             assert self.disk is not None
             self.disk.unpin(part.slot)
+            self._unread.pop(part, None)
+            if part.key in self._expecting:
+                self._expecting[part.key] = [other for other in self._expecting[part.key] if other is not part]
         elif part.at == "host":
             self.host.unpin(part.slot)
+            del self._copyable[part]
         part.at = "loaded" if part.at == "loaded" else "lost"
 
     def _move(self, what: Literal["write", "read"], key: bytes, host: int, disk: int) -> None:
         assert self._port is not None
-        self._moving.add((what, key, host, disk))
+        self._moving[key] = Moved(what, key, host, disk)
         (self._port.write if what == "write" else self._port.read)(key, host, disk)
 
     def _write(self, key: bytes, host: int) -> None:

@@ -63,8 +63,3 @@ def shorter_first(order: Order, size: Callable[[Request], int], *, step: int, wi
 #: By `--policy`. What is fair among callers changes as they are served (`policy/fair.py`), so it orders only those
 #: who wait; those who run are in order of arrival then too.
 ORDERS: dict[str, Order] = {"fcfs": fcfs, "priority": priority, "deadline": deadline, "fair": fcfs}
-
-
-def heeds_priority(policy: str) -> bool:
-    """Whether a request's `priority` has an effect."""
-    return policy == "priority"

@@ -6,20 +6,27 @@ from headway.core.verdict import Wait
 
 #: So many times in a row.
 TIMES = 3
+#: What comes from outside the step is looked at all the time, and may be slow: looks at it count that are so far
+#: apart. So nothing may have come for a minute, as for `/health`.
+APART_NS = 30_000_000_000
 
 
 class Repeats:
-    """By what was tried: who was told which wait for it last, and how often in a row."""
+    """By what was tried: who was told which wait for it last, how often in a row, and when that was counted last."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[str, Wait, int]] = {}
+        self._last: dict[str, tuple[str, Wait, int, int]] = {}
 
-    def note(self, tried: str, request_id: str, wait: Wait) -> int:
-        """It moved nothing: the request waits. How often exactly this came of it in a row."""
-        before_id, before, times = self._last.get(tried, ("", None, 0))
-        times = times + 1 if (before_id, before) == (request_id, wait) else 1
-        self._last[tried] = request_id, wait, times
-        return times
+    def note(self, tried: str, request_id: str, wait: Wait, at: int, apart_ns: int = 0) -> int:
+        """It moved nothing: the request waits. How often exactly this came of it in a row; 0 where it is not
+        `apart_ns` since that was counted last."""
+        before_id, before, times, counted_at = self._last.get(tried, ("", None, 0, 0))
+        if (before_id, before) != (request_id, wait):
+            times = 0
+        elif at - counted_at < apart_ns:
+            return 0
+        self._last[tried] = request_id, wait, times + 1, at
+        return times + 1
 
     def forget(self, tried: str) -> None:
         """It moved something, or is not tried any more."""

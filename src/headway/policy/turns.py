@@ -69,20 +69,31 @@ class Pace:
     since_ns: int | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[tuple[int, int]], *, paced: bool = False, since_ns: int | None = None) -> Pace:
+    def of(
+        cls,
+        whole: Sequence[tuple[int, int]],
+        divided: Sequence[tuple[int, int]] = (),
+        *,
+        paced: bool = False,
+        since_ns: int | None = None,
+    ) -> Pace:
         """The pace of steps that took (ns, cost) each: the line through them with the least squares, as far as a line
-        that neither starts below 0 nor falls can be."""
-        if not steps:
+        that neither starts below 0 nor falls can be. In those of `divided` something was divided: a unit costs no
+        less than in the dearest of the large ones, since each chunk of a prompt attends to more than the one before,
+        and a mean lags behind."""
+        if not (steps := [*whole, *divided]):
             return cls(0, paced=paced, since_ns=since_ns)
         mean_ns, mean_cost = (sum(values) / len(steps) for values in zip(*steps, strict=True))
         spread = sum((cost - mean_cost) ** 2 for _, cost in steps)
         together = sum((ns - mean_ns) * (cost - mean_cost) for ns, cost in steps)
         most = mean_ns / mean_cost if mean_cost else 0.0
         unit_ns = min(most, max(0.0, together / spread)) if spread else most
-        step_ns = min(ns for ns, _ in steps)
+        fixed_ns = mean_ns - unit_ns * mean_cost
+        large = max((cost for _, cost in divided), default=0) / 2  # of small ones fixed_ns says too little
+        unit_ns = max([unit_ns, *((ns - fixed_ns) / cost for ns, cost in divided if cost > large)])
         return cls(
-            step_ns=step_ns,
-            fixed_ns=mean_ns - unit_ns * mean_cost,
+            step_ns=min(ns for ns, _ in steps),
+            fixed_ns=fixed_ns,
             unit_ns=unit_ns,
             most=max(cost for _, cost in steps),
             paced=paced,

@@ -14,7 +14,7 @@ Everyone who is not judged shares the value `BEHIND`, Wait(turn, order); while a
 the next step of their own would look at share `AWAITS_MODEL`. A request that awaits something from outside
 the step is not in the queue: it blocks nobody. One whose grammar is being compiled queues at its place when that is
 there. One whose blocks are being reloaded was judged before, and holds its space: when they are there it needs a seat
-only, and is asked before the queue.
+only, and is asked before the queue. A reload is begun only while these need fewer seats than there are.
 """
 
 from __future__ import annotations

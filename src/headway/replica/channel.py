@@ -14,9 +14,9 @@ import time
 from collections import deque
 
 _LENGTH = struct.Struct("<I")
-_READ_BYTES = 256 << 10
+_READ_BYTES = 64 << 10
 #: Reads at a time before others have their turn.
-_READS = 4
+_READS = 16
 
 
 class Channel:
@@ -25,6 +25,8 @@ class Channel:
     def __init__(self, stream: socket.socket) -> None:
         stream.setblocking(False)
         self._stream = stream
+        #: One for all reads: for each a new one of that size costs more than the system call.
+        self._read = memoryview(bytearray(_READ_BYTES))
         self._unread = bytearray()
         self._unsent = bytearray()
         self._messages: deque[bytes] = deque()
@@ -62,13 +64,13 @@ class Channel:
         """Read what is there, up to a bound."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_READS):
-                data = self._read()
-                if not data:
+                size = self._receive()
+                if not size:
                     self._ended = True
                     return
-                self._unread += data
+                self._unread += self._read[:size]
                 self._part()
-                if len(data) < _READ_BYTES:
+                if size < _READ_BYTES:
                     return
 
     def poll(self, timeout_ms: int) -> bool:
@@ -97,11 +99,11 @@ class Channel:
             asked.poll(1e3 * left_s)
         self._stream.close()
 
-    def _read(self) -> bytes:
+    def _receive(self) -> int:
         try:
-            return self._stream.recv(_READ_BYTES)
+            return self._stream.recv_into(self._read)
         except ConnectionError:
-            return b""
+            return 0
 
     def _part(self) -> None:
         """Take the messages that are complete."""

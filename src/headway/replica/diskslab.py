@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -25,6 +26,7 @@ _HEADER = struct.Struct("<8s16s16sQQ16s")
 _MAGIC = b"HEADWAY1"
 _DIGEST = 16
 _HEADER_BYTES, _ALIGNED = 128, 4096
+_LOOK_S = 0.05
 _OPTION, _SIZE_OPTION = "--disk-tier", "--disk-tier-bytes"
 
 
@@ -66,10 +68,14 @@ class DiskSlab:
         self.found = self._scan()
 
     @classmethod
-    def open(cls, folder: Path, identity: bytes, block_bytes: int, size: int) -> DiskSlab:
+    def open(cls, folder: Path, identity: bytes, block_bytes: int, size: int, *, patience_s: float = 0.0) -> DiskSlab:
         """The file in `folder`, made if it is not there, with as many slots as `size` bytes hold. `identity`, 16
         bytes, stands for all that the blocks' bytes depend on beside their keys. Raises ConfigError for a folder that
-        cannot be written or is in use, for a size below one slot, and for more than the disk has left."""
+        cannot be written or is in use (for `patience_s`), for a size below one slot, and for more than the disk has
+        left.
+
+        The file is sparse: its room is there now, and not set aside. It is written by calls, never mapped, so a disk
+        that fills up later is a write that raises OSError, and no signal."""
         slots = size // slot_bytes(block_bytes)
         if not slots:
             text = f"{size} bytes are less than one slot, which takes {slot_bytes(block_bytes)}"
@@ -80,13 +86,8 @@ class DiskSlab:
         except OSError as error:
             raise ConfigError(_OPTION, f"{folder} cannot be written: {error.strerror}") from error
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            has, need = os.fstat(file).st_blocks * 512, slots * slot_bytes(block_bytes)
-            free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
-            if need > free + has:
-                text = f"{need >> 20}MiB are more than the {free + has >> 20}MiB that {folder} has room for"
-                raise ConfigError(_SIZE_OPTION, text)
-            os.ftruncate(file, need)
+            _lock(file, patience_s)
+            _resize(file, folder, slots * slot_bytes(block_bytes))
             return cls(file, identity, block_bytes, slots)
         except BlockingIOError as error:
             os.close(file)
@@ -110,11 +111,12 @@ class DiskSlab:
     def read(self, slot: int, key: bytes, block: memoryview) -> None:
         """Fill `block` with the block of `key`, which lies in `slot`. Raises Unreadable."""
         try:
-            read = os.preadv(self._file, [block], slot * self._stride + _HEADER_BYTES)
+            os.preadv(self._file, [block], slot * self._stride + _HEADER_BYTES)
             header = self._header(slot)
         except OSError as error:
             raise Unreadable("read", f"slot {slot} cannot be read: {error.strerror}") from error
-        if header is None or header[2] != key or read != len(block) or header[5] != digest(block):
+        wanted = (_MAGIC, self._identity, key)
+        if header is None or header[:3] != wanted or header[5] != digest(block):
             raise Unreadable("checksum", f"slot {slot} does not hold the block that was written to it")
 
     def erase(self, slot: int) -> None:
@@ -154,6 +156,32 @@ class DiskSlab:
             self._generation = max(self._generation, generation)
         keys = {slot: key for key, (_, slot) in sorted(newest.items(), key=lambda item: item[1])}
         return Found(keys, damaged, foreign)
+
+
+def _lock(file: int, patience_s: float) -> None:
+    """Have the file alone until it is closed, or this process ends, however it does. Raises BlockingIOError."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_LOOK_S)
+
+
+def _resize(file: int, folder: Path, need: int) -> None:
+    """Give the file `need` bytes. Raises ConfigError where the disk has no room for them, or not in one file."""
+    disk = os.statvfs(folder)
+    room = disk.f_bavail * disk.f_frsize + os.fstat(file).st_blocks * 512
+    said = f"{-(-need >> 20)}MiB"
+    if need > room:
+        raise ConfigError(_SIZE_OPTION, f"{said} are more than the {room >> 20}MiB that {folder} has room for")
+    try:
+        os.ftruncate(file, need)
+    except OSError as error:
+        text = f"{folder} has room for {room >> 20}MiB, but not for a file of {said}: {error.strerror}"
+        raise ConfigError(_SIZE_OPTION, text) from error
 
 
 def _write_all(file: int, data: memoryview, place: int) -> None:

@@ -98,7 +98,7 @@ class Link:
         if self._keeper is not None:
             await self._keeper
 
-    def _send(self, channel: Channel, message: Submit | Cancel | Look | Stop) -> None:
+    def _send(self, channel: Channel, message: Submit | Cancel | Look | TurnedAway | Stop) -> None:
         """Done at once, but for what a busy replica has no room for: that is sent when it has."""
         channel.send(encode(message))
         if not channel.flush():

@@ -117,6 +117,7 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
     from headway.artifacts.cache import Cache
     from headway.compute.models.spec import DecoderSpec
     from headway.compute.text.executor import TextExecutor
+    from headway.replica.trials import text_trial
     from headway.text.answer import AnswerTexts
     from headway.text.grammar.guide import GrammarCompiler
     from headway.text.tokenizer import Tokenizer
@@ -126,7 +127,7 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
     _refuse_long(model, spec.max_context)
     vocabulary = files.tokenizer, files.eos_ids, spec.vocab
     beside = ThreadPoolExecutor(1)  # while the weights are packed
-    texts = beside.submit(lambda: AnswerTexts(Tokenizer(files)))
+    tokenizer = beside.submit(lambda: Tokenizer(files))
     grammars = beside.submit(lambda: Grammars(GrammarCompiler(*vocabulary), Trial(*vocabulary)))
     beside.shutdown(wait=False)
     executor = TextExecutor.load(
@@ -141,15 +142,18 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
         max_step_positions=model.engine.step_tokens,
         native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
+        trial=text_trial(tokenizer.result, lambda: say(_measuring(model))),
     )
     tiers = open_tiers(executor, model)
-    return hosted_text(executor, executor.blocks, model, texts.result(), grammars.result(), tiers)
+    return hosted_text(executor, executor.blocks, model, AnswerTexts(tokenizer.result()), grammars.result(), tiers)
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
     from headway.artifacts import resolve
     from headway.artifacts.cache import Cache
     from headway.compute.embed.executor import EncoderExecutor
+    from headway.replica.trials import encoder_trial
+    from headway.text.tokenizer import Tokenizer
 
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     executor = EncoderExecutor.load(
@@ -160,6 +164,7 @@ def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[T
         max_step_positions=model.engine.step_tokens,
         native=options.native,
         progress=lambda done, total: say(Loading(f"converting the weights of {model.served_name}", done, total)),
+        trial=encoder_trial(lambda: Tokenizer(files), lambda: say(_measuring(model))),
     )
     _refuse_long(model, executor.facts.max_context)
     return hosted_encoder(executor, model)
@@ -183,6 +188,10 @@ def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[To
     _refuse_long(model, executor.facts.max_context)
     durations = KeptDurations.open(cache.converted / files.revision, options.threads)
     return hosted_images(executor, model, durations)
+
+
+def _measuring(model: ModelOptions) -> Loading:
+    return Loading(f"measuring what int8 costs {model.served_name} in quality (once)", 0, 0)
 
 
 def _refuse_long(model: ModelOptions, limit: int) -> None:

@@ -13,7 +13,7 @@ from headway.core.request import AnyEmission, EmbedRequest, ImageRequest, TextRe
 from headway.core.tiers import TierLevel
 
 
-class Submit(msgspec.Struct, frozen=True, tag="submit"):
+class Submit(msgspec.Struct, frozen=True, gc=False, tag="submit"):
     """Queue this request, and `others` of the same exchange right behind it: no step begins between them."""
 
     request: TextRequest | EmbedRequest | ImageRequest
@@ -86,6 +86,7 @@ class ReadyModel(msgspec.Struct, frozen=True):
             gap_ms=self.gap_ms,
             threads=threads,
             weights=self.facts.weights_format,
+            weights_why=self.facts.weights_why,
             state=self.facts.state_format,
             kernels=self.facts.kernels,
             pattern=self.facts.pattern,
@@ -126,7 +127,7 @@ class Looked(msgspec.Struct, frozen=True, tag="looked"):
     sketch: Sketch | None = None
 
 
-class Told(msgspec.Struct, frozen=True, tag="told"):
+class Told(msgspec.Struct, frozen=True, gc=False, tag="told"):
     """What happened since the last message, in order: events, and the tokens that were emitted."""
 
     events: tuple[AnyEvent, ...]

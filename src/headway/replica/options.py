@@ -14,7 +14,6 @@ from headway.core.config import Memory, ServeOptions, draft_tokens
 from headway.core.errors import ConfigError
 from headway.core.request import Pattern
 from headway.engine.served import EngineOptions
-from headway.policy.order import heeds_priority
 
 _AUTO_SHARE = 4
 _AUTO_MOST_BYTES = 4 << 30
@@ -53,11 +52,6 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def served_name(self) -> str:
         return self.name or self.model
-
-    @property
-    def heeds_priority(self) -> bool:
-        """Whether a request's `priority` has an effect."""
-        return heeds_priority(self.engine.policy)
 
 
 class ReplicaOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ import msgspec
 import psutil
 
 from headway.core.clock import RealClock
+from headway.core.collecting import spare_what_is_loaded
 from headway.core.errors import (
     DuplicateRequest,
     HeadwayError,
@@ -29,7 +30,7 @@ from headway.core.errors import (
     UnknownRequest,
     error_words,
 )
-from headway.core.events import AnyEvent
+from headway.core.events import AnyEvent, Stepped
 from headway.core.request import AnyEmission, NewRequest, Stage, TextRequest
 from headway.engine.loop import Engine, Ports
 from headway.replica.channel import Channel
@@ -72,8 +73,9 @@ class Replica:
         self._events: list[AnyEvent] = []
         self._stopped = False
         self._step_after_ms = 0
+        self._going_on: list[tuple[str, int, str]] = []
         # the plan's story is told before it runs, and messages are taken before its result is entered
-        ports = Ports(planned=self._tell, ran=lambda: self._receive(0))
+        ports = Ports(planned=self._tell_plan, ran=lambda: self._take(0))
         served = [model.served for model in models]
         self.engine = Engine(served, RealClock(), emit=self._events.append, ports=ports, slowdown=max_slowdown)
 
@@ -83,8 +85,10 @@ class Replica:
             if self.engine.idle:
                 self._keep()
             idle_ms = _AWAITING_POLL_MS if self.engine.awaiting else _IDLE_POLL_MS
-            self._receive(idle_ms if self.engine.idle else self._step_after_ms)
-            if not self.engine.idle:
+            self._take(idle_ms if self.engine.idle else self._step_after_ms)
+            if self.engine.idle:
+                self._tell()
+            else:
                 self._step()
             if not front_alive():
                 break
@@ -119,7 +123,7 @@ class Replica:
             if model.durations is not None:
                 model.durations.save()
 
-    def _receive(self, timeout_ms: int) -> None:
+    def _take(self, timeout_ms: int) -> None:
         """Take every message that is there; wait up to `timeout_ms` for the first."""
         while not self._stopped and self._channel.poll(timeout_ms):
             timeout_ms = 0
@@ -128,7 +132,6 @@ class Replica:
             except ProtocolError as error:
                 print(f"headway replica: {error}", file=sys.stderr)
         self._supply()
-        self._tell()
 
     def _obey(self, message: ToReplica) -> None:
         match message:
@@ -192,6 +195,16 @@ class Replica:
         assert grammars is not None and new.grammar is not None, "a text model has what compiles grammars"
         grammars.start(new.id, new.grammar, new.n)
 
+    def _tell_plan(self) -> None:
+        """What a step is about to do. Where the same go on with the same, as for most tokens, that is told with its
+        result: each message wakes the front, which may share a core with the step."""
+        before, self._going_on = self._going_on, []
+        match self._events:
+            case [Stepped(waits=waits, members=members)] if not waits:
+                self._going_on = [(member.id, member.index, member.doing) for member in members]
+        if not self._going_on or self._going_on != before:
+            self._tell()
+
     def _tell(self, emissions: tuple[AnyEmission, ...] = ()) -> None:
         if self._events or emissions:
             self._say(Told(tuple(self._events), emissions))
@@ -233,6 +246,7 @@ def main(descriptor: int, options_json: str, front: int) -> int:
             text = str(error) if isinstance(error, HeadwayError) else error_words(error)
             say(LoadFailed(type(error).__name__, text))
             return 1
+        spare_what_is_loaded()
         say(ready(models, (time.monotonic() - started) * 1e3))
         replica.loop(lambda: os.getppid() == front and not channel.gone)
         return 0

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headway.compute.executor import ModelFacts
-from headway.compute.text.executor import TextExecutor
+from headway.compute.executor import ModelFacts, TieredExecutor
 from headway.core.errors import ConfigError
 from headway.memory.slots import Slots
 from headway.memory.tiers import Tiers
@@ -18,6 +17,8 @@ from headway.replica.options import ModelOptions
 
 #: What one step copies in each direction, at most: some ten milliseconds.
 _STEP_BYTES = 32 << 20
+#: A replica whose front was killed still writes for some seconds, and holds its file.
+_PREDECESSOR_S = 10.0
 #: Changes with the meaning of the bytes in a slot.
 _LAYOUT = "1"
 
@@ -35,7 +36,7 @@ class OpenTiers:
             self.disk.close(timeout_s)
 
 
-def open_tiers(executor: TextExecutor, options: ModelOptions) -> OpenTiers | None:
+def open_tiers(executor: TieredExecutor, options: ModelOptions) -> OpenTiers | None:
     """The tiers that a model's options ask for, with what its disk tier holds; None without any. Raises ConfigError
     for sizes below one block, and as `DiskSlab.open`."""
     if options.host_tier_bytes is None and options.disk_tier is None:
@@ -52,7 +53,8 @@ def open_tiers(executor: TextExecutor, options: ModelOptions) -> OpenTiers | Non
         return OpenTiers(make(Slots(host)))
     identity = identity_of(facts, options.block_tokens)
     folder = Path(options.disk_tier).expanduser() / folder_name(facts, identity)
-    slab = DiskSlab.open(folder, identity, facts.block_bytes, options.disk_tier_bytes)
+    size = options.disk_tier_bytes
+    slab = DiskSlab.open(folder, identity, facts.block_bytes, size, patience_s=_PREDECESSOR_S)
     worker = DiskWorker(slab, executor.keep_outside(host).bytes)
     disk = Slots(slab.slots, slab.found.keys)
     tiers = make(Slots(host), disk, worker, staging=options.host_tier_bytes is None)

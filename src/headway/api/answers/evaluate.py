@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headway.api.answers.following import Following
@@ -19,8 +18,9 @@ from headway.api.answers.vectors import Rows, as_base64, as_floats, rows_of, sho
 from headway.api.bodies.windows import Cut
 from headway.core.request import Embedded, EmbedRequest, Stage
 from headway.front.exchange import Exchange
+from headway.front.inbox import Arriving
 from headway.front.models import FrontEncoder
-from headway.front.state import Arriving, Front
+from headway.front.state import Front
 
 _json = msgspec.json.Encoder()
 
@@ -65,9 +65,9 @@ class Evaluation(Following):
         assert isinstance(item, Embedded), "an encoder sends vectors"
         self._values[item.id][item.index] = item.values
 
-    async def answer(self, request: Request, headers: dict[str, str], shape: Embeddings | Scores) -> Response:
+    async def answer(self, headers: dict[str, str], shape: Embeddings | Scores) -> Response:
         """Raises Refusal when it cannot be given."""
-        end = await self.unless_gone(request.receive, self.collect())
+        end = await self.unless_gone(self.collect())
         if end is None:
             return Response(status_code=499)
         if end.stage is not Stage.FINISHED:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
-
-from starlette.types import Receive
 
 from headway.api.answers.never import Wanted, never
 from headway.core.events import NOT_FINITE
 from headway.core.request import AnyRequest, Stage
 from headway.core.verdict import Never
 from headway.front.exchange import Exchange
+from headway.front.inbox import Arrivals, Arriving, End, Inbox
 from headway.front.models import FrontModel
 from headway.front.refusals import Refusal, cancelled
-from headway.front.state import Arriving, End, Front, Inbox
+from headway.front.state import Front
 from headway.story.reduce.record import Record
 from headway.story.tell.explain import timing
 
@@ -25,11 +23,11 @@ T = TypeVar("T")
 
 
 class _Quiet:
-    """Puts None into a queue from which nothing was taken for `seconds`. One timer for a whole stream: one for each
+    """Puts None among arrivals of which none was taken for `seconds`. One timer for a whole stream: one for each
     token would cost as much as its text."""
 
-    def __init__(self, queue: asyncio.Queue[Arriving | None], seconds: float) -> None:
-        self._queue, self._seconds = queue, seconds
+    def __init__(self, arrivals: Arrivals, seconds: float) -> None:
+        self._arrivals, self._seconds = arrivals, seconds
         self._loop = asyncio.get_running_loop()
         self.taken()
         self._timer = self._loop.call_later(seconds, self._look)
@@ -42,20 +40,20 @@ class _Quiet:
 
     def _look(self) -> None:
         left = self._since + self._seconds - self._loop.time()
-        if left <= 0 and self._queue.empty():
-            self._queue.put_nowait(None)
+        if left <= 0 and not self._arrivals:
+            self._arrivals.put(None)
         self._timer = self._loop.call_later(left if left > 0 else self._seconds, self._look)
 
 
 class Following(ABC):
     """One request, or one for each input of a list. What ends one of them early ends the exchange, and with it the
-    others. What comes of all of them comes to one queue, in order."""
+    others. What comes of all of them comes in one order."""
 
     def __init__(self, front: Front, model: FrontModel, exchange: Exchange) -> None:
         self._front = front
         self._model = model
         self._exchange = exchange
-        self._queue: asyncio.Queue[Arriving | None] = asyncio.Queue()
+        self._arrivals = Arrivals()
         self._quiet: _Quiet | None = None
         self._inboxes: dict[str, Inbox] = {}
         self._left = 0  # requests without an end yet
@@ -64,7 +62,7 @@ class Following(ABC):
     def submit(self, news: Sequence[AnyRequest], wanted: Sequence[Wanted]) -> list[Inbox]:
         """`wanted` says in which fields of the body each asked for what. Raises DuplicateRequest."""
         exchange = self._exchange
-        inboxes = self._front.submit(news, exchange.received_at, exchange.claim, self._queue)
+        inboxes = self._front.submit(news, exchange.received_at, exchange.claim, self._arrivals)
         self._left += len(news)
         for new, each, inbox in zip(news, wanted, inboxes, strict=True):
             exchange.served.append(new.id)
@@ -83,7 +81,7 @@ class Following(ABC):
     async def collect(self) -> End:
         """`take` everything; the last end, or the first that is not good."""
         while True:
-            item = await self._queue.get()
+            item = await self._arrivals.take()
             if not isinstance(item, End):
                 assert item is not None, "only a stream tells of silence"
                 self.take(item)
@@ -99,8 +97,8 @@ class Following(ABC):
         """What comes next; None when nothing comes for so long that whoever passes the stream on might think it
         dead. Only within `unless_gone`."""
         if self._quiet is None:
-            self._quiet = _Quiet(self._queue, self._front.limits.comment_seconds)
-        item = await self._queue.get()
+            self._quiet = _Quiet(self._arrivals, self._front.limits.comment_seconds)
+        item = await self._arrivals.take()
         self._quiet.taken()
         return item
 
@@ -111,18 +109,26 @@ class Following(ABC):
     def take(self, item: Arriving) -> object:
         """Something that is not an end has come."""
 
-    async def unless_gone(self, receive: Receive, work: Awaitable[T]) -> T | None:
-        """The result of `work`, or None when the client left first; the end of the exchange cancels the request."""
-        working = asyncio.ensure_future(work)
-        leaving = asyncio.create_task(_disconnected(receive))
+    async def unless_gone(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`, or None when the client left first, which cancels it; the end of the exchange cancels
+        the request."""
+        task, gone = asyncio.current_task(), False
+        assert task is not None
+
+        def leave() -> None:
+            nonlocal gone
+            gone = True
+            task.cancel()
+
+        self._exchange.when_gone(leave)
         try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else None
+            return await work
+        except asyncio.CancelledError:
+            if not gone or task.uncancel():  # something else cancels it
+                raise
+            return None
         finally:
-            for task in (working, leaving):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            self._exchange.when_gone(None)
             if self._quiet is not None:
                 self._quiet.stop()
 
@@ -138,8 +144,3 @@ class Following(ABC):
         if end.stage is Stage.CANCELLED:
             return cancelled(record.reason, self._front.limits.max_seconds)
         return Refusal(500, end.message, code=NOT_FINITE if record.reason == NOT_FINITE else "failed")
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

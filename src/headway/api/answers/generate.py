@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,15 +17,19 @@ from headway.core.events import GRAMMAR
 from headway.core.plan import TokenLogprob
 from headway.core.request import Emission, Stage, TextRequest
 from headway.front.exchange import Exchange
+from headway.front.inbox import Arriving, End, Inbox
 from headway.front.models import FrontTextModel
 from headway.front.refusals import Refusal
-from headway.front.state import Arriving, End, Front, Inbox
+from headway.front.state import Front
 from headway.text.answer import AnswerText
 
 T = TypeVar("T")
 _json = msgspec.json.Encoder()
 #: Clients of server-sent events skip a line that begins with a colon.
 _COMMENT = b": still here\n\n"
+_DONE = b"data: [DONE]\n\n"
+#: Steps whose events may go to a client in one write.
+_TOGETHER = 64
 
 
 @dataclass
@@ -68,9 +71,9 @@ class Answer(Following):
                 part.scores.append((new.prompt[0], None))
             self._parts[new.id] = part
 
-    async def whole(self, request: Request, headers: dict[str, str]) -> Response:
+    async def whole(self, headers: dict[str, str]) -> Response:
         """The unstreamed answer. Raises Refusal when it cannot be given."""
-        end = await self.unless_gone(request.receive, self.collect())
+        end = await self.unless_gone(self.collect())
         if end is None:
             return Response(status_code=499)
         if end.stage is not Stage.FINISHED:
@@ -79,54 +82,50 @@ class Answer(Following):
         return Response(_json.encode(body), 200, headers | {"headway-timing": self.timing()}, "application/json")
 
     async def stream(
-        self, request: Request, headers: dict[str, str], *, include_usage: bool, continuous_usage: bool = False
+        self, headers: dict[str, str], *, include_usage: bool, continuous_usage: bool = False
     ) -> Response:
         """A response that streams: with `include_usage` usage comes at the end, with `continuous_usage` in each chunk
         as it is so far. Raises Refusal when a request was refused or failed before it was queued."""
-        if not await self.unless_gone(request.receive, self._settled()):
+        if not await self.unless_gone(self._settled()):
             return Response(status_code=499)
         for part in self._parts.values():
             if part.inbox.refused is not None:
                 raise self.refusal(part.inbox.refused)
         return _Stream(self, headers, include_usage, continuous_usage)
 
-    async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes | None]:
-        """The data of a stream's events, one by one; None when there was nothing to tell for a while."""
+    async def events(self, include_usage: bool, continuous_usage: bool) -> AsyncIterator[bytes]:
+        """A stream's events; those that one step's tokens make come together."""
         emitted = 0
         open_choices = sum(part.new.n for part in self._parts.values())
         open_parts = len(self._parts)
         while open_parts:
             item = await self.next()
             if item is None:
-                yield None
+                yield _COMMENT
                 continue
             if isinstance(item, End):
                 if item.stage is not Stage.FINISHED:
-                    yield _json.encode(self.refusal(item).body())
+                    yield _event(self.refusal(item).body())
                     return
                 open_parts -= 1
                 continue
             assert isinstance(item, Emission), "a text model sends tokens"
             open_choices -= item.finish is not None
             emitted += len(item.tokens)
-            rows = self.take(item)
-            for i, row in enumerate(rows):
-                chunk = self._shape.chunk([row])
-                if continuous_usage:
-                    chunk["usage"] = usage(self.records, emitted)
-                elif include_usage:
-                    chunk["usage"] = None
-                if not include_usage and not open_choices and i == len(rows) - 1:
-                    chunk["headway"] = self.timing()
-                yield _json.encode(chunk)
-            if include_usage and not open_choices:
-                last = self._shape.chunk([]) | {"usage": usage(self.records), "headway": self.timing()}
-                yield _json.encode(last)
-        yield b"[DONE]"
+            chunks = [self._shape.chunk([row]) for row in self.take(item)]
+            for chunk in chunks if include_usage or continuous_usage else ():
+                chunk["usage"] = usage(self.records, emitted) if continuous_usage else None
+            if not open_choices:
+                if include_usage:
+                    chunks.append(self._shape.chunk([]) | {"usage": usage(self.records)})
+                chunks[-1]["headway"] = self.timing()
+            yield b"".join(map(_event, chunks))
+        yield _DONE
 
-    async def follow(self, receive: Receive, work: Awaitable[None]) -> None:
-        """Do `work` unless the client leaves."""
-        await self.unless_gone(receive, work)
+    @property
+    def behind(self) -> bool:
+        """Whether something has come that no event tells of yet."""
+        return len(self._arrivals) > 0
 
     async def _settled(self) -> bool:
         for part in self._parts.values():
@@ -183,10 +182,18 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._answer.follow(receive, self._write(send))
+        await self._answer.unless_gone(self._write(send))
 
     async def _write(self, send: Send) -> None:
-        async for data in self._answer.events(self._include_usage, self._continuous_usage):
-            event = _COMMENT if data is None else b"data: " + data + b"\n\n"
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        """What came while the client was slow, or the processor busy, goes together, up to a bound."""
+        events: list[bytes] = []
+        async for event in self._answer.events(self._include_usage, self._continuous_usage):
+            events.append(event)
+            if not self._answer.behind or len(events) == _TOGETHER:
+                await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+                events.clear()
+        await send({"type": "http.response.body", "body": b"".join(events), "more_body": False})
+
+
+def _event(data: object) -> bytes:
+    return b"data: " + _json.encode(data) + b"\n\n"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from headway.api.answers.following import Following
 from headway.api.answers.never import Wanted
@@ -20,9 +18,10 @@ from headway.api.answers.streams import COMMENT, EventStream
 from headway.core.request import ImageRequest, Pictured, Stage
 from headway.core.verdict import Never
 from headway.front.exchange import Exchange
+from headway.front.inbox import Arriving, End, Inbox
 from headway.front.models import FrontImageModel
 from headway.front.refusals import Refusal
-from headway.front.state import Arriving, End, Front, Inbox
+from headway.front.state import Front
 from headway.story.tell.explain import deadline_view
 
 _json = msgspec.json.Encoder()
@@ -51,9 +50,9 @@ class Pictures(Following):
 
     # -- the whole -------------------------------------------------------------------------------------------
 
-    async def whole(self, request: Request, headers: dict[str, str]) -> Response:
+    async def whole(self, headers: dict[str, str]) -> Response:
         """All images at once. Raises Refusal when they cannot be given."""
-        end = await self.unless_gone(request.receive, self.collect())
+        end = await self.unless_gone(self.collect())
         if end is None:
             return Response(status_code=499)
         if end.stage is not Stage.FINISHED:
@@ -74,18 +73,15 @@ class Pictures(Following):
 
     # -- the stream ------------------------------------------------------------------------------------------
 
-    async def stream(self, request: Request, headers: dict[str, str]) -> Response:
+    async def stream(self, headers: dict[str, str]) -> Response:
         """OpenAI's events, as images become visible. Raises Refusal when a request was refused or failed before it
         was queued."""
-        if not await self.unless_gone(request.receive, self._settled()):
+        if not await self.unless_gone(self._settled()):
             return Response(status_code=499)
         for inbox in self._settling:
             if inbox.refused is not None:
                 raise self.refusal(inbox.refused)
-        return EventStream(self._frames(), self._follow, headers)
-
-    async def _follow(self, receive: Receive, work: Awaitable[None]) -> None:
-        await self.unless_gone(receive, work)
+        return EventStream(self._frames(), self.unless_gone, headers)
 
     async def _settled(self) -> bool:
         for inbox in self._settling:

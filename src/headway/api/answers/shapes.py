@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from headway.api.answers.logprobs import Offsets, Spelling, Told
@@ -54,7 +55,9 @@ class Shape:
 
     def choice_of(self, index: int) -> Choice:
         """The choice of one sequence; it begins when its first token comes, so a refused `n` costs nothing."""
-        return self.choices.setdefault(index, Choice(index))
+        if index not in self.choices:
+            self.choices[index] = Choice(index)
+        return self.choices[index]
 
     def whole(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The unstreamed answer."""
@@ -63,7 +66,11 @@ class Shape:
 
     def chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """One event of a stream."""
-        return self._head(self.chunk_object) | {"choices": choices}
+        return self._chunk_head | {"choices": choices}
+
+    @cached_property
+    def _chunk_head(self) -> dict[str, Any]:
+        return self._head(self.chunk_object)
 
     @property
     def chunk_object(self) -> str:

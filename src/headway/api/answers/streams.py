@@ -17,7 +17,7 @@ class EventStream(Response):
     def __init__(
         self,
         frames: AsyncIterator[bytes],
-        follow: Callable[[Receive, Awaitable[None]], Awaitable[None]],
+        follow: Callable[[Awaitable[None]], Awaitable[None]],
         headers: dict[str, str],
     ) -> None:
         super().__init__(None, 200, headers | {"cache-control": "no-cache"}, "text/event-stream")
@@ -26,7 +26,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._follow(receive, self._write(send))
+        await self._follow(self._write(send))
 
     async def _write(self, send: Send) -> None:
         async for frame in self._frames:

@@ -20,6 +20,7 @@ from headway.api.answers.shapes import ChatShape, Shape, chat_shape, completion_
 from headway.api.answers.toolshapes import tool_shape
 from headway.api.bodies.formats import Asked, asked_grammar
 from headway.api.bodies.generation import ChatBody, CompletionBody, StreamOptions, read_body
+from headway.api.bodies.heeded import drop_unheeded, ignored_header
 from headway.api.bodies.overlong import refuse_over_long
 from headway.api.bodies.prompts import chat_prompt
 from headway.api.bodies.reading import read_aside
@@ -39,7 +40,7 @@ async def chat(request: Request) -> Response:
     admissible(front)
     data = await request.body()
     body, ignored = await read_aside(partial(read_body, ChatBody), data)
-    model = front.text_model(body.model)
+    model = front.models.text_model(body.model)
     tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     current = exchange(request)
     claim_place(front, model, current, [len(data)])
@@ -56,7 +57,7 @@ async def completions(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, ignored, listed = await read_aside(_read_completion, await request.body())
-    model = front.text_model(body.model)
+    model = front.models.text_model(body.model)
     given = [body.prompt] if listed is None else listed
     current = exchange(request)
     claim_place(front, model, current, [len(each.encode() if isinstance(each, str) else each) for each in given])
@@ -107,7 +108,7 @@ async def _generate(
     await refuse_over_long(front, model, _asks(body, [prompt.tokens for prompt in prompts], listed=listed), current)
     field = "messages" if isinstance(body, ChatBody) else "prompt"
     settle_claim(front, current, [len(prompt.tokens) for prompt in prompts], field)
-    ignored = [*ignored, *_drop_unheeded(body, model.options.engine.policy)]
+    ignored = [*ignored, *drop_unheeded(body, model.options.engine.policy)]
     news = [
         _new(body, model.name, f"{current.id}~{i}" if listed else current.id, i, prompt, asked)
         for i, prompt in enumerate(prompts)
@@ -116,27 +117,17 @@ async def _generate(
     news = [msgspec.structs.replace(new, caller=caller, received_at=current.received_at) for new in news]
     for new in news:
         new.check(model.ready.facts.vocab)  # here, so that what is invalid costs the step nothing
-    headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
+    headers = ignored_header(ignored)
     shape, echoes = _shape(model, body, current.id, tools), [prompt.echo for prompt in prompts]
     wanted = [_wanted(body, len(new.prompt), i if listed else None) for i, new in enumerate(news)]
     answer = Answer(front, model, shape, news, echoes, current, wanted, asked.field if asked else None)
     if not body.stream:
-        return await answer.whole(request, headers)
+        return await answer.whole(headers)
     options = body.stream_options or StreamOptions()
     return await answer.stream(
-        request, headers, include_usage=bool(options.include_usage),
+        headers, include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
     )  # fmt: skip
-
-
-def _drop_unheeded(body: ChatBody | CompletionBody, policy: str) -> list[str]:
-    """The fields that have an effect only under another policy, which are then absent."""
-    absent = {"priority": 0, "deadline_ms": None, "user": None}
-    heeded = {"priority": "priority", "deadline_ms": "deadline", "user": "fair"}
-    unheeded = [name for name, value in absent.items() if getattr(body, name) != value and heeded[name] != policy]
-    for name in unheeded:
-        setattr(body, name, absent[name])
-    return unheeded
 
 
 def _asked(model: FrontTextModel, body: ChatBody, tools: Tools | None) -> Asked | None:

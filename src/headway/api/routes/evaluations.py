@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from headway.api.answers.evaluate import Embeddings, Evaluation, Scores
-from headway.api.bodies.embeddings import Given, read_embeddings
+from headway.api.bodies.embeddings import EmbeddingsBody, Given, read_embeddings
+from headway.api.bodies.heeded import drop_unheeded, ignored_header
 from headway.api.bodies.inputs import (
     Overlong,
     aside,
@@ -21,7 +21,7 @@ from headway.api.bodies.inputs import (
     refuse_over_long,
 )
 from headway.api.bodies.reading import read_aside
-from headway.api.bodies.rerank import read_rerank
+from headway.api.bodies.rerank import RerankBody, read_rerank
 from headway.api.bodies.windows import Cut
 from headway.api.routes.completions import admissible, refuse_unless_ready
 from headway.core.errors import InvalidRequest
@@ -41,7 +41,7 @@ async def embeddings(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, given, listed, ignored = await read_aside(read_embeddings, await request.body())
-    model = front.encoder(body.model, "vector")
+    model = front.models.encoder(body.model, "vector")
     assert model.ready is not None
     check_embeddings(model, body)
     prompt, unused = prompt_of(model, body)
@@ -50,8 +50,8 @@ async def embeddings(request: Request) -> Response:
     prepared = await aside(given, lambda: embedding_inputs(model, body, given, prompt, listed=listed))
     cuts = _fitting(front, model, current, prepared)
     one_document = body.treatment == "late" and body.chunk_tokens is None
-    fields = _Fields(body, [*ignored, *unused])
-    evaluation = _submit(front, model, current, cuts, "input", fields, listed=listed and not one_document)
+    ignored += [*unused, *drop_unheeded(body, model.options.engine.policy)]
+    evaluation = _submit(front, model, current, cuts, "input", body, listed=listed and not one_document)
     shape = Embeddings(
         model.name,
         body.encoding_format == "base64",
@@ -59,7 +59,7 @@ async def embeddings(request: Request) -> Response:
         normalize=facts.normalized and not body.token_vectors if body.normalize is None else body.normalize,
         normalized=facts.normalized,
     )
-    return await evaluation.answer(request, fields.headers, shape)
+    return await evaluation.answer(ignored_header(ignored), shape)
 
 
 async def rerank(request: Request) -> Response:
@@ -67,40 +67,17 @@ async def rerank(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, documents, ignored = await read_aside(read_rerank, await request.body())
-    model = front.encoder(body.model, "score")
+    model = front.models.encoder(body.model, "score")
     current = exchange(request)
     query = len(body.query.encode())
     bounds = [query + bound for bound in _bounds(documents, "documents")]
     claim_place(front, model, current, bounds, "documents", at_once(front))
     prepared = await aside([body.query, *documents], lambda: pair_inputs(model, body, documents))
     cuts = _fitting(front, model, current, prepared)
-    fields = _Fields(body, ignored)
-    evaluation = _submit(front, model, current, cuts, "documents", fields, listed=True)
+    ignored += drop_unheeded(body, model.options.engine.policy)
+    evaluation = _submit(front, model, current, cuts, "documents", body, listed=True)
     shape = Scores(current.id, model.name, documents, body.top_n, body.return_documents)
-    return await evaluation.answer(request, fields.headers, shape)
-
-
-class _Asked(Protocol):
-    priority: int
-    deadline_ms: float | None
-
-
-class _Fields:
-    """What a body says of its place among others, and which of its fields have no effect."""
-
-    def __init__(self, body: _Asked, ignored: list[str]) -> None:
-        self.priority, self.deadline_ms, self.ignored = body.priority, body.deadline_ms, ignored
-
-    def heed(self, model: FrontEncoder) -> None:
-        """Keep what the server's policy heeds."""
-        if self.priority and not model.options.heeds_priority:
-            self.priority, self.ignored = 0, [*self.ignored, "priority"]
-        if self.deadline_ms is not None and model.options.engine.policy != "deadline":
-            self.deadline_ms, self.ignored = None, [*self.ignored, "deadline_ms"]
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"headway-ignored": ", ".join(self.ignored)} if self.ignored else {}
+    return await evaluation.answer(ignored_header(ignored), shape)
 
 
 def at_once(front: Front) -> int:
@@ -134,18 +111,17 @@ def _submit(
     current: Exchange,
     cuts: list[Cut],
     field: str,
-    fields: _Fields,
+    body: EmbeddingsBody | RerankBody,
     *,
     listed: bool,
 ) -> Evaluation:
     settle_claim(front, current, [sum(each.cost for each in cut.inputs) for cut in cuts], field)
-    fields.heed(model)
     news = [
         EmbedRequest(
             id=f"{current.id}~{i}" if listed else current.id,
             model=model.name,
-            priority=fields.priority,
-            deadline_ms=fields.deadline_ms,
+            priority=body.priority,
+            deadline_ms=body.deadline_ms,
             received_at=current.received_at,
             inputs=cut.inputs,
         )

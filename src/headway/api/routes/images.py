@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headway.api.answers.pictures import Pictures
+from headway.api.bodies.heeded import drop_unheeded, ignored_header
 from headway.api.bodies.images import ImagesBody, read_images
 from headway.api.bodies.inputs import aside
 from headway.api.bodies.reading import read_aside
@@ -24,7 +25,7 @@ async def generations(request: Request) -> Response:
     front: Front = request.app.state.front
     admissible(front)
     body, ignored = await read_aside(read_images, await request.body())
-    model = front.image_model(body.model)
+    model = front.models.image_model(body.model)
     assert model.ready is not None
     guidance = model.guidance if body.guidance is None else body.guidance
     _check(model, body, guidance)
@@ -35,13 +36,11 @@ async def generations(request: Request) -> Response:
     prompt, negative = await aside(texts, lambda: [model.encode(text) for text in texts])
     refuse_unless_ready(front)  # the replica may have ended meanwhile
     front.check_free(current.id)
-    if body.priority and not model.options.heeds_priority:
-        body.priority, ignored = 0, [*ignored, "priority"]
+    ignored += drop_unheeded(body, model.options.engine.policy, always={"deadline_ms"})
     news = _requests(model, body, current, prompt, negative if guidance > 1 else (), guidance)
     settle_claim(front, current, [new.positions for new in news], "prompt")
-    headers = {"headway-ignored": ", ".join(ignored)} if ignored else {}
     pictures = Pictures(front, model, news, current)
-    return await (pictures.stream if body.stream else pictures.whole)(request, headers)
+    return await (pictures.stream if body.stream else pictures.whole)(ignored_header(ignored))
 
 
 def _check(model: FrontImageModel, body: ImagesBody, guidance: float) -> None:

@@ -23,7 +23,7 @@ async def models(request: Request) -> Response:
 
 async def one_model(request: Request) -> Response:
     front: Front = request.app.state.front
-    return JSONResponse(_entry(front, front.model(request.path_params["name"])))
+    return JSONResponse(_entry(front, front.models.named(request.path_params["name"])))
 
 
 async def health(request: Request) -> Response:

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headway.api.answers.never import Wanted
+from headway.api.bodies.heeded import ignored_header
 from headway.api.bodies.overlong import refuse_over_long
 from headway.api.bodies.prompts import chat_prompt
 from headway.api.bodies.reading import as_struct, read_aside, read_object
@@ -44,15 +45,15 @@ async def tokenize(request: Request) -> Response:
     too, unless its length alone tells that it could not fit (400)."""
     front: Front = request.app.state.front
     body = await read_aside(lambda data: as_struct(TokenizeBody, read_object(data)), await request.body())
-    model = front.model(body.model or next(iter(front.models)))
+    model = front.models.named(body.model or next(iter(front.models)))
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("prompt", "give either prompt or messages")
     text, add_bos, headers = body.prompt or "", body.add_special_tokens, {}
     if body.messages is not None:
-        model = front.text_model(model.name)
+        model = front.models.text_model(model.name)
         chat = await chat_prompt(model, body.messages, body, read_tools(body.tools, None, None))
         text, add_bos = chat.text, bool(body.add_special_tokens)  # a template spells its own begin token
-        headers = {"headway-ignored": ", ".join(chat.ignored)} if chat.ignored else {}
+        headers = ignored_header(chat.ignored)
     field = "prompt" if body.messages is None else "messages"
     await refuse_over_long(front, model, [(text, Wanted(0, None, prompt_field=field))])
     if isinstance(model, FrontEncoder):
@@ -68,7 +69,7 @@ async def detokenize(request: Request) -> Response:
     """{"tokens"} to {"prompt"}; special tokens are spelled out."""
     front: Front = request.app.state.front
     body = await read_aside(lambda data: as_struct(DetokenizeBody, read_object(data)), await request.body())
-    model = front.model(body.model or next(iter(front.models)))
+    model = front.models.named(body.model or next(iter(front.models)))
     limit = model.tokenizer.vocabulary
     if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < limit:
         raise InvalidRequest("tokens", f"token ids must be from 0 to {limit - 1}")

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from headway.artifacts.files import ModelFiles, Modules
 from headway.compute.embed.formats import FORMATS, choose_weights, multiplies_bf16
-from headway.compute.embed.pooling import Scores, Vectors, check_stages
+from headway.compute.embed.pooling import Rows, Scores, Vectors, check_stages
 from headway.compute.embed.shares import Shares
 from headway.compute.embed.smoothing import smoothed
-from headway.compute.embed.states import NativeStates, TorchStates, WholeInputs, groups_of
+from headway.compute.embed.states import NativeStates, TorchStates, WholeInputs
 from headway.compute.embed.weights import load_tensors
 from headway.compute.executor import ModelFacts
-from headway.compute.finite import rows_not_finite
+from headway.compute.finite import all_finite
+from headway.compute.int8_trial import Choice, KeptTrials, Trial
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.models.encoder import Encoder, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
@@ -23,6 +25,8 @@ from headway.compute.native.encoder import NativeEncoder, not_covered
 from headway.compute.native.library import Absent, choose, find
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
+
+_NONE = Vector(b""), True
 
 
 class EncoderExecutor:
@@ -57,15 +61,17 @@ class EncoderExecutor:
         max_step_positions: int = 512,
         native: str = "auto",
         progress: object = None,
+        trial: Trial | None = None,
     ) -> EncoderExecutor:
         """Bring a model to where it can run.
 
         cache, progress      as of the text executor; an encoder's weights are packed as they are read, so nothing is
-                             kept in the cache and there is nothing to wait for
+                             kept in the cache but what a trial found, and there is nothing to wait for
         weights              see `embed/formats.py` for what "auto" is
         threads              that evaluate, and of torch for the whole process; None leaves torch's choice
         max_step_positions   positions of a step of several inputs; a single longer input takes a step of its own
         native               as `--native`: which native kernels to run, where they cover the model
+        trial                what `auto` weights are tried on; None: int8 is not taken unasked
 
         Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
         """
@@ -81,7 +87,15 @@ class EncoderExecutor:
                 if spec.head == "none"
                 else Scores(spec, modules.activation, tensors)
             )
-            weights = choose_weights(spec, tensors, stages) if weights == "auto" else weights
+            choice = Choice(weights)
+            if weights == "auto":
+
+                def embed(tried: str, texts: Sequence[Sequence[int]]) -> list[Rows]:
+                    return cls.load(files, cache=cache, weights=tried, native=native).vectors(texts)
+
+                kept = KeptTrials(cache / files.revision)
+                choice = choose_weights(spec, tensors, stages, native, trial, kept, embed)
+            weights = choice.weights
             if weights == "int8":
                 tensors = smoothed(spec, tensors)
             states = _states(spec, tensors, weights, native)
@@ -92,6 +106,7 @@ class EncoderExecutor:
             vocab=spec.vocab,
             max_context=min(spec.max_context, modules.max_tokens or spec.max_context),
             weights_format=weights,
+            weights_why=choice.why,
             weights_bytes=sum(tensor.nbytes for tensor in tensors.values()),
             state_format=weights,
             block_bytes=0,
@@ -116,47 +131,56 @@ class EncoderExecutor:
             raise ValueError(f"an input of {longest} positions; the model takes {self._longest}")
         if len(inputs) > 1 and plan.cost > self._max_step_positions:
             raise ValueError(f"a step of {plan.cost} positions; loaded for {self._max_step_positions}")
-        order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].tokens))
-        ordered = [inputs[place] for place in order]
-        found: list[Vector | None] = [None] * len(inputs)
-        spoiled: list[int] = []
+        found: list[tuple[Vector, bool]] = [_NONE] * len(inputs)
+        whole = self._pooled_natively(inputs)
+        for place, result in whole.items():
+            found[place] = result
+        left = [place for place in range(len(inputs)) if place not in whole]
+        left.sort(key=lambda place: len(inputs[place].tokens))
 
         def evaluate(places: Sequence[int]) -> list[tuple[Vector, bool]]:
-            return self._evaluate([ordered[place] for place in places])
+            return self._evaluate([inputs[left[place]] for place in places])
 
-        for places, results in self._shares.each([len(item.tokens) for item in ordered], evaluate):
-            for place, (vector, finite) in zip(places, results, strict=True):
-                found[order[place]] = vector
-                spoiled += [] if finite else [order[place]]
-        return StepResult(tuple(vector for vector in found if vector is not None), tuple(sorted(spoiled)))
+        shared = self._shares.each([len(inputs[place].tokens) for place in left], evaluate) if left else ()
+        for places, results in shared:
+            for place, result in zip(places, results, strict=True):
+                found[left[place]] = result
+        spoiled = tuple(place for place, (_, finite) in enumerate(found) if not finite)
+        return StepResult(tuple(vector for vector, _ in found), spoiled)
+
+    def _pooled_natively(self, inputs: Sequence[Evaluate]) -> dict[int, tuple[Vector, bool]]:
+        """By place, the vectors of those that are pooled as a whole, if the native library does that: a call of their
+        own, so that no input's numbers depend on what others ask for."""
+        states, stages = self._states, self._stages
+        if not isinstance(states, NativeStates) or not isinstance(stages, Vectors) or stages.native is None:
+            return {}
+        places = [place for place, item in enumerate(inputs) if not item.raw and not item.pools]
+        if not places:
+            return {}
+        vectors = states.pooled([inputs[place] for place in places], stages.native, unit=stages.unit)
+        found = ((Vector(rows.tobytes()), all_finite(rows)) for rows in vectors)
+        return dict(zip(places, found, strict=True))
+
+    def vectors(self, texts: Sequence[Sequence[int]]) -> list[Rows]:
+        """The vector of each whole input, fp32: one step for each."""
+        plans = (StepPlan(step, (Evaluate(tuple(tokens)),)) for step, tokens in enumerate(texts))
+        found = (vector for plan in plans for vector in self.run(plan).results)
+        return [np.frombuffer(vector.values, np.float32) for vector in found if isinstance(vector, Vector)]
 
     @torch.inference_mode()
     def _evaluate(self, inputs: Sequence[Evaluate]) -> list[tuple[Vector, bool]]:
         """What comes of `inputs`, sorted by length, and whether it is finite."""
-        groups = groups_of([len(item.tokens) for item in inputs])
-        found: list[tuple[Vector, bool]] = []
-        found_states = self._states(inputs, groups, first_only=self._stages.first_only)
-        for group, (states, firsts) in zip(groups, found_states, strict=True):
-            of_group = inputs[len(found) : len(found) + group.inputs]
-            plain = [row for row, item in enumerate(of_group) if not item.raw and not item.pools]
-            vectors = iter(self._plain(firsts if len(plain) == group.inputs else firsts[plain]) if plain else ())
-            for row, item in enumerate(of_group):
-                if item.raw or item.pools:
-                    rows = states[row] if item.raw else self._ranges(states[row], item.pools)
-                    found.append((Vector(rows.numpy().tobytes()), not rows_not_finite(rows)))
-                else:
-                    found.append(next(vectors))
-        return found
+        states = self._states(inputs, first_only=self._stages.first_only)
+        found = [self._pooled(item, *each) for item, each in zip(inputs, states, strict=True)]
+        return [(Vector(rows.tobytes()), all_finite(rows)) for rows in found]
 
-    def _plain(self, states: torch.Tensor) -> list[tuple[Vector, bool]]:
-        """The vectors of whole inputs of one length, [inputs, positions, hidden]."""
-        vectors = self._stages(states)
-        spoiled = set(rows_not_finite(vectors))
-        return [(Vector(values.tobytes()), row not in spoiled) for row, values in enumerate(vectors.numpy())]
-
-    def _ranges(self, states: torch.Tensor, pools: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """One vector for each range of positions of `states` [positions, hidden]: [ranges, values]."""
-        return torch.cat([self._stages(states[start:end].unsqueeze(0)) for start, end in pools])
+    def _pooled(self, item: Evaluate, states: Rows, whole: Rows) -> Rows:
+        """What leaves of an input, of whose `states` those of `whole` are pooled as a whole."""
+        if item.raw:
+            return states
+        if item.pools:
+            return np.stack([self._stages(states[start:end]) for start, end in item.pools])
+        return self._stages(whole)
 
 
 def _states(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], weights: str, native: str) -> WholeInputs:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import Protocol, TypeAlias
+from itertools import accumulate, chain, groupby
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from headway.compute.embed.pooling import Rows
 from headway.compute.kernels.attention import Scratch
 from headway.compute.kernels.full_attention import FullAttention, Group
 from headway.compute.kernels.linear import Products
@@ -17,9 +19,10 @@ from headway.compute.models.encoder import Encoder, Inputs
 from headway.compute.native.encoder import NativeEncoder
 from headway.core.plan import Evaluate
 
-#: Of each group of inputs of one length, the hidden states that ranges and single positions are read from, and those
-#: that whole inputs are pooled from: [inputs, positions, hidden] each.
-States: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
+#: Of each input, the hidden states that ranges and single positions are read from, and those that it is pooled from
+#: as a whole: [positions, hidden] each.
+States: TypeAlias = Iterator[tuple[Rows, Rows]]
+_Ints: TypeAlias = npt.NDArray[np.int32]
 
 
 class WholeInputs(Protocol):
@@ -32,9 +35,9 @@ class WholeInputs(Protocol):
     shares: bool
     words: dict[str, str]
 
-    def __call__(self, inputs: Sequence[Evaluate], groups: Sequence[Group], *, first_only: bool) -> States:
-        """`inputs` are sorted by length, `groups` those of one length. With `first_only`, whole inputs are pooled
-        from their first positions alone."""
+    def __call__(self, inputs: Sequence[Evaluate], *, first_only: bool) -> States:
+        """`inputs` are sorted by length. With `first_only`, whole inputs are pooled from their first positions
+        alone."""
         ...
 
 
@@ -60,24 +63,19 @@ class TorchStates:
         attention = "whole inputs, equal lengths together, no padding"
         self.words = {"products": products.words, "attention": attention}
 
-    def __call__(self, inputs: Sequence[Evaluate], groups: Sequence[Group], *, first_only: bool) -> States:
-        packed = self._packed(inputs, groups)
+    def __call__(self, inputs: Sequence[Evaluate], *, first_only: bool) -> States:
+        lengths = [len(item.tokens) for item in inputs]
+        packed = self._packed(inputs, groups_of(lengths))
         if not first_only:
-            states = self._encoder(packed)
-            for group in groups:
-                mine = states[group.first : group.end].view(group.inputs, group.length, -1)
-                yield mine, mine
-            return
-        starts = [start for group in groups for start in range(group.first, group.end, group.length)]
+            return ((mine, mine) for mine in _parted(self._encoder(packed).numpy(), lengths))
+        starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
         starts += [0] * (self._products.rows(len(starts)) - len(starts))
         asked = any(item.raw or item.pools for item in inputs)
         firsts, everything = self._encoder.first(packed, torch.tensor(starts), all_too=asked)
-        at = 0
-        for group in groups:
-            own = firsts[at : at + group.inputs].unsqueeze(1)
-            at += group.inputs
-            states = own if everything is None else everything[group.first : group.end]
-            yield states.view(group.inputs, -1, states.shape[-1]), own
+        alone = _parted(firsts.numpy(), [1] * len(lengths))
+        if everything is None:
+            return ((first, first) for first in alone)
+        return zip(_parted(everything.numpy(), lengths), alone, strict=True)
 
     def _scratch(self) -> Scratch | None:
         """The calling thread's memory for attention in bf16."""
@@ -119,20 +117,29 @@ class NativeStates:
         self._encoder = encoder
         self.words = {"products": encoder.product_words, "attention": encoder.words}
 
-    def __call__(self, inputs: Sequence[Evaluate], groups: Sequence[Group], *, first_only: bool) -> States:
-        tokens = np.array([token for item in inputs for token in item.tokens], np.int32)
-        lengths = np.array([len(item.tokens) for item in inputs], np.int32)
-        pairs = any(item.second for item in inputs)
-        seconds = np.array([item.second for item in inputs], np.int32) if pairs else None
-        if first_only and not any(item.raw or item.pools for item in inputs):
-            firsts = self._encoder(tokens, lengths, seconds, firsts=True)
-            at = 0
-            for group in groups:
-                own = firsts[at : at + group.inputs].unsqueeze(1)
-                at += group.inputs
-                yield own, own
-            return
-        states = self._encoder(tokens, lengths, seconds)
-        for group in groups:
-            mine = states[group.first : group.end].view(group.inputs, group.length, -1)
-            yield mine, mine[:, :1] if first_only else mine
+    def pooled(self, inputs: Sequence[Evaluate], pooling: Literal["firsts", "means"], *, unit: bool) -> Rows:
+        """One vector for each of `inputs`, in any order: [inputs, hidden]; with `unit`, of length 1."""
+        return self._encoder(*_flat(inputs), result=pooling, unit=unit)
+
+    def __call__(self, inputs: Sequence[Evaluate], *, first_only: bool) -> States:
+        firsts = first_only and not any(item.raw or item.pools for item in inputs)
+        tokens, lengths, seconds = _flat(inputs)
+        states = self._encoder(tokens, lengths, seconds, result="firsts" if firsts else "states")
+        for mine in _parted(states, [1] * len(inputs) if firsts else lengths.tolist()):
+            yield mine, mine[:1] if first_only else mine
+
+
+def _flat(inputs: Sequence[Evaluate]) -> tuple[_Ints, _Ints, _Ints | None]:
+    """Tokens of all inputs, one after another; lengths; and where second texts begin, if there are any."""
+    lengths = np.array([len(item.tokens) for item in inputs], np.int32)
+    tokens = np.fromiter(chain.from_iterable(item.tokens for item in inputs), np.int32, int(lengths.sum()))
+    pairs = any(item.second for item in inputs)
+    return tokens, lengths, np.array([item.second for item in inputs], np.int32) if pairs else None
+
+
+def _parted(states: Rows, lengths: Sequence[int]) -> Iterator[Rows]:
+    """The rows of each of several inputs, which lie one after another."""
+    at = 0
+    for length in lengths:
+        yield states[at : at + length]
+        at += length

@@ -22,6 +22,7 @@ import torch
 from headway.compute.kernels.query_rows import KEY_TILE, QueryRows, probe
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import PagedState
+from headway.compute.kernels.state_format import StateFormat
 from headway.compute.kernels.tiles import Batch, batches
 from headway.core.plan import Span
 
@@ -79,7 +80,8 @@ class Work:
     rows come in `pieces` of `rows`, each piece a matrix; there is one, unless matrices must not be large.
 
     block_index   rows of a layer's blocks: [2 · kv_heads · batch · length / block_tokens]
-    gathered      their content in the state's format; `wide` the same in fp32 (the same tensor if that is fp32)
+    format        the state's
+    gathered      their content in that; `wide` the same in fp32, [… · block_tokens, head_dim]; None where it is fp32
     query_index   rows of the step's [… · (heads + 2 · kv_heads), head_dim]: [pieces · kv_heads · batch · rows]
     queries       their content
     tail          the scores of positions that not every query may see; `mask`, 0 or -inf, is added to them
@@ -89,8 +91,9 @@ class Work:
     """
 
     block_index: torch.Tensor
+    format: StateFormat
     gathered: torch.Tensor
-    wide: torch.Tensor
+    wide: torch.Tensor | None
     query_index: torch.Tensor
     queries: torch.Tensor
     products: list[Scoring]
@@ -102,8 +105,8 @@ class Work:
 
     def run(self, blocks: torch.Tensor, heads: torch.Tensor) -> None:
         torch.index_select(blocks, 0, self.block_index, out=self.gathered)
-        if self.wide is not self.gathered:
-            self.wide.copy_(self.gathered)
+        if self.wide is not None:
+            self.format.unpack(self.gathered.view(len(self.wide), -1), self.wide)
         torch.index_select(heads, 0, self.query_index, out=self.queries)
         for product in self.products:
             product.run()
@@ -167,7 +170,7 @@ class TorchStepAttention:
         heads, dim, state = self._spec.heads, self._spec.head_dim, self._state
         turned = self._rotary.turn(layer, qkv, self._turns)
         new = turned[: self._positions, heads:].transpose(0, 1)
-        state.layers[layer].index_copy_(1, self._slots, new.to(state.dtype))
+        state.write(layer, self._slots, new)
         flat = turned.view(-1, dim)
         for work in self._works:
             work.run(state.layer_blocks[layer], flat)
@@ -180,11 +183,12 @@ class TorchStepAttention:
     def _shapes(self, batch: Batch) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Scratch of a batch: queries, scores, weights, gathered state, and its fp32 form if that is another."""
         dim, matrices = self._spec.head_dim, self._spec.kv_heads * len(batch.tiles)
-        (pieces, rows), length, dtype = self._cut(batch), batch.length, self._state.dtype
+        (pieces, rows), length, state = self._cut(batch), batch.length, self._state
         scores = (pieces * matrices, rows, length), torch.float32
-        gathered = 2 * matrices * length // self._state.block_tokens, self._state.block_tokens * dim
-        shapes = [((pieces * matrices * rows, dim), torch.float32), scores, scores, (gathered, dtype)]
-        return shapes if dtype == torch.float32 else [*shapes, (gathered, torch.float32)]
+        held = 2 * matrices * length // state.block_tokens, state.block_tokens * state.format.items(dim)
+        shapes = [((pieces * matrices * rows, dim), torch.float32), scores, scores, (held, state.format.dtype)]
+        wide = (2 * matrices * length, dim), torch.float32
+        return shapes if state.format.dtype == torch.float32 else [*shapes, wide]
 
     def _send_back(self, batch: Batch, first: int, back: np.ndarray) -> None:
         spec, (_, rows) = self._spec, self._cut(batch)
@@ -199,8 +203,8 @@ class TorchStepAttention:
         spec, tiles, length, (pieces, rows) = self._spec, batch.tiles, batch.length, self._cut(batch)
         matrices = spec.kv_heads * len(tiles)
         queries, scores, weights, gathered, *rest = scratch
-        wide = rest[0] if rest else gathered
-        keys, values = wide.view(2, -1, length, spec.head_dim).unbind(0)
+        wide = rest[0] if rest else None
+        keys, values = (gathered if wide is None else wide).view(2, -1, length, spec.head_dim).unbind(0)
         first, start, count = np.array([(t.row, t.start, t.count) for t in tiles]).T[:, :, None]
         # Rows of a tile are (position, query head of the group); padding repeats the first position.
         row = np.arange(pieces * rows).reshape(pieces, 1, rows)
@@ -213,6 +217,7 @@ class TorchStepAttention:
         block_index = np.arange(self._state.planes)[:, None, None] * self._state.blocks + tables
         return Work(
             block_index=torch.from_numpy(block_index.reshape(-1)),
+            format=self._state.format,
             gathered=gathered,
             wide=wide,
             query_index=torch.from_numpy(query_index.reshape(-1)),

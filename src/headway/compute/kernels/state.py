@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from headway.compute.kernels.state_format import StateFormat
 from headway.compute.models.spec import DecoderSpec
 from headway.core.plan import Span
 
@@ -15,23 +16,28 @@ _ALIGNED = 64
 
 
 class PagedState:
-    """State of one layer is [2 · kv_heads, blocks · block_tokens, head_dim]: keys of all heads, then values.
+    """State of one layer is [2 · kv_heads, blocks · block_tokens, items]: keys of all heads, then values, each a head
+    as `format` holds it.
 
     Zero at first, and finite always, so that whatever a product pads with is finite; memory is touched only as
     blocks are written.
     """
 
-    def __init__(self, spec: DecoderSpec, blocks: int, block_tokens: int, dtype: torch.dtype) -> None:
-        self.planes, self.blocks, self.block_tokens, self.dtype = 2 * spec.kv_heads, blocks, block_tokens, dtype
-        shape = spec.layers, self.planes, blocks * block_tokens, spec.head_dim
-        self._all = _untouched_zeros(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+    def __init__(self, spec: DecoderSpec, blocks: int, block_tokens: int, format: StateFormat) -> None:
+        self.planes, self.blocks, self.block_tokens, self.format = 2 * spec.kv_heads, blocks, block_tokens, format
+        shape = spec.layers, self.planes, blocks * block_tokens, format.items(spec.head_dim)
+        self._all = _untouched_zeros(math.prod(shape) * format.dtype.itemsize).view(format.dtype).view(shape)
         self.layers = list(self._all.unbind(0))
-        #: The same bytes as [2 · kv_heads · blocks, block_tokens · head_dim]: what is gathered.
+        #: The same bytes as [2 · kv_heads · blocks, block_tokens · items]: what is gathered.
         self.layer_blocks = [layer.view(self.planes * blocks, -1) for layer in self.layers]
 
     def data_ptr(self) -> int:
-        """The address of [layers, 2 · kv_heads, blocks · block_tokens, head_dim]."""
+        """The address of [layers, 2 · kv_heads, blocks · block_tokens, items]."""
         return self._all.data_ptr()
+
+    def write(self, layer: int, slots: torch.Tensor, heads: torch.Tensor) -> None:
+        """Put the keys and values of positions, [2 · kv_heads, positions, head_dim] in fp32, into their `slots`."""
+        self.layers[layer].index_copy_(1, slots, self.format.pack(heads))
 
     def slots(self, spans: Sequence[Span]) -> torch.Tensor:
         """Where along a layer's second dimension each of the spans' positions lies: [positions], int64."""
@@ -67,12 +73,12 @@ class PagedState:
 
 class HostSlots:
     """Host memory for `slots` blocks of a pool, outside of it, bit for bit what the pool holds: [slots, layers · 2 ·
-    kv_heads, block_tokens · head_dim]. Memory is touched only as slots are written."""
+    kv_heads, block_tokens · items]. Memory is touched only as slots are written."""
 
     def __init__(self, state: PagedState, slots: int) -> None:
         shape = slots, len(state.layers) * state.planes, state.layer_blocks[0].shape[1]
-        self._bytes = _untouched_zeros(math.prod(shape) * state.dtype.itemsize)
-        self.blocks = self._bytes.view(state.dtype).view(shape)
+        self._bytes = _untouched_zeros(math.prod(shape) * state.format.dtype.itemsize)
+        self.blocks = self._bytes.view(state.format.dtype).view(shape)
 
     def bytes(self, slot: int) -> memoryview:
         """The bytes of one slot, to be read or written by whoever moves it elsewhere."""

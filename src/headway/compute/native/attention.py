@@ -20,7 +20,7 @@ from headway.compute.native.library import LEVELS, Library
 from headway.compute.native.pool import Pool
 from headway.core.plan import Span
 
-_FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 #: After a layer's attention the next call is a fraction of a millisecond away; a thread that sleeps takes some 50 µs
 #: to wake, and one that spins keeps a processor from the products between.
 SPIN_US = 20
@@ -68,7 +68,7 @@ class NativeAttention:
             kv_heads=spec.kv_heads,
             head_dim=spec.head_dim,
             block_tokens=state.block_tokens,
-            state_format=_FORMATS[state.dtype],
+            state_format=_FORMATS[state.format.dtype],
             slots=state.blocks * state.block_tokens,
             state=state.data_ptr(),
             cosines=rotary.cosines.data_ptr(),
@@ -88,17 +88,16 @@ class NativeAttention:
 
     def step(self, spans: Sequence[Span], rows: int) -> NativeStepAttention:
         """See `kernels.paged.Attention`. Raises ValueError for spans whose blocks or positions are not there."""
-        described, tables, end = np.empty(len(spans), _SPAN), [], 0
-        for place, span in enumerate(spans):
+        described, tables = [], list[int]()
+        for span in spans:
             count = -(-span.end // self._block_tokens)
-            described[place] = span.start, len(span.tokens), end
-            tables.append(np.asarray(span.blocks[:count], np.int32))
-            if len(tables[-1]) < count:
-                raise ValueError(f"a span up to position {span.end} has {len(tables[-1])} blocks, and needs {count}")
-            end += count
-        blocks = np.concatenate(tables)
+            if len(span.blocks) < count:
+                raise ValueError(f"a span up to position {span.end} has {len(span.blocks)} blocks, and needs {count}")
+            described.append((span.start, len(span.tokens), len(tables)))
+            tables += span.blocks[:count]
+        starts, blocks = np.array(described, _SPAN), np.array(tables, np.int32)
         failed = self.library.attention_step(
-            self.handle, described.ctypes.data, len(spans), blocks.ctypes.data, len(blocks)
+            self.handle, starts.ctypes.data, len(spans), blocks.ctypes.data, len(blocks)
         )
         if failed == -1:
             raise MemoryError("no memory for the native library's step")

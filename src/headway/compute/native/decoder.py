@@ -50,7 +50,7 @@ class NativeDecoder:
         self.bytes = self._embedding.nbytes + sum(packed.bytes for packed in self._packed.values())
         held = "int8 weights, a scale for each output" if bits == 8 else "int4 weights in groups of 32, int8 logits"
         self.words = (
-            f"{held}, int8 inputs in groups of 32, native ({dots}), {pool.threads} threads; "
+            f"{held}, int8 inputs, 16 bits for outliers, native ({dots}), {pool.threads} threads; "
             "a row's bits depend on it alone"
         )
 

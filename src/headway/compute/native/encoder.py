@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,10 @@ from headway.compute.native.products import PackedWeights
 SPIN_US = 0
 _pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 _Ints = npt.NDArray[np.int32]
+_Floats = npt.NDArray[np.float32]
+#: What is asked for of inputs. As in native/headway.h.
+Result = Literal["states", "firsts", "means"]
+_RESULTS: dict[Result, int] = {"states": 0, "firsts": 1, "means": 2}
 _PRODUCTS = ("qkv", "o", "up", "down")
 _HEAD_DIM = 16
 
@@ -128,26 +133,30 @@ class NativeEncoder:
         )
 
     def __call__(
-        self, tokens: _Ints, lengths: _Ints, seconds: _Ints | None = None, *, firsts: bool = False
-    ) -> torch.Tensor:
-        """The last hidden states of inputs whose `tokens` lie one after another: [tokens, hidden], fp32; with
-        `firsts`, those of their first positions: [inputs, hidden].
+        self, tokens: _Ints, lengths: _Ints, seconds: _Ints | None = None, *, result: Result = "states",
+        unit: bool = False,
+    ) -> _Floats:  # fmt: skip
+        """What comes of inputs whose `tokens` lie one after another, fp32.
 
         seconds   where the second text of each input begins, or 0
+        result    "states": the last hidden states, [tokens, hidden]; "firsts": those of the inputs' first positions,
+                  [inputs, hidden]; "means": of each input, their mean, [inputs, hidden]
+        unit      firsts and means are divided by their length
 
         Raises ValueError for an input that is empty or too long, or a token that the vocabulary does not have.
         """
         if int(lengths.sum()) != len(tokens):
             raise ValueError(f"{len(tokens)} tokens, of inputs with {int(lengths.sum())} in all")
-        out = torch.empty(len(lengths) if firsts else len(tokens), self._spec.hidden)
+        out = np.empty((len(tokens) if result == "states" else len(lengths), self._spec.hidden), np.float32)
         failed = self._library.encoder_run(
             self._handle,
             tokens.ctypes.data,
             lengths.ctypes.data,
             None if seconds is None else seconds.ctypes.data,
             len(lengths),
-            firsts,
-            out.data_ptr(),
+            _RESULTS[result],
+            unit,
+            out.ctypes.data,
         )
         if failed == -1:
             raise MemoryError("no memory for the native library's step")

@@ -16,7 +16,7 @@ from headway.core.config import NATIVE
 from headway.core.errors import ConfigError
 
 #: As in native/headway.h.
-ABI = 4
+ABI = 5
 LEVELS = {"avx512": 8, "avx2": 4, "neon": 2, "generic": 1}
 #: What adds up products of 8-bit numbers, the quickest first; and at which levels it may run.
 DOTS = {"avx512vnni": 32, "avxvnni": 16, "dotprod": 8, "avx2": 4, "neon": 2, "generic": 1}
@@ -43,7 +43,11 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "headway_encoder_bytes": (_int, []),
     "headway_encoder_open": (_pointer, [_pointer, _int, _int, _pointer]),
     "headway_encoder_close": (None, [_pointer]),
-    "headway_encoder_run": (_int, [_pointer, _pointer, _pointer, _pointer, _int, _int, _pointer]),
+    "headway_encoder_clock": (None, [_pointer, _pointer]),
+    "headway_encoder_run": (
+        _int,
+        [_pointer, _pointer, _pointer, _pointer, _int, _int, _int, _pointer],
+    ),
     "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int, _int]),
     "headway_weights_free": (None, [_pointer]),
     "headway_weights_bytes": (_long, [_pointer]),
@@ -91,6 +95,7 @@ class Library:
         self.products_open, self.products_close = handle.headway_products_open, handle.headway_products_close
         self.products_multiply = handle.headway_products_multiply
         self.encoder_open, self.encoder_close = handle.headway_encoder_open, handle.headway_encoder_close
+        self.encoder_clock = handle.headway_encoder_clock
         self.encoder_run, self.encoder_bytes = handle.headway_encoder_run, int(handle.headway_encoder_bytes())
         self.decoder_open, self.decoder_close = handle.headway_decoder_open, handle.headway_decoder_close
         self.decoder_step = handle.headway_decoder_step

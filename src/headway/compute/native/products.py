@@ -1,9 +1,12 @@
 """Matrix products of rounded weights and inputs by the native library.
 
 Weights are rounded once: to 8 bits with a scale for each output, or to 4 with a scale and a least value for each 32
-inputs of an output (GGUF's Q4_1). Inputs are rounded to 8 bits as they come, with a scale for each 32 of a row (as
-llama.cpp's Q8_0). Sums within such a group are exact, and groups are added up in order: a row of a product depends on
-its own inputs alone, and neither threads nor the number of rows change a bit of it.
+inputs of an output (GGUF's Q4_1). Inputs are rounded as they come, with one scale a row: to 8 bits nearly all of
+them, and to 16, as two digits, the few that are far from zero. A scale by the largest of a row would round the
+others away; so outliers are multiplied apart, as in LLM.int8() (Dettmers et al. 2022), but in whole numbers and
+found in each row by itself. Sums of 8-bit weights are exact over the whole row, those of 4-bit ones within their
+groups, which are added up in order: a row of a product depends on its own inputs alone, and neither threads nor the
+number of rows change a bit of it.
 """
 
 from __future__ import annotations

@@ -15,18 +15,20 @@ from headway.artifacts.converted import HeldFile
 from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts
 from headway.compute.finite import rows_not_finite
+from headway.compute.int8_trial import KeptTrials, Trial
 from headway.compute.kernels.kept_probes import KeptProbes
-from headway.compute.kernels.linear import choose_weights
 from headway.compute.kernels.paged import Attention, paged_attention
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import HostSlots, PagedState
+from headway.compute.kernels.state_format import STATE_FORMATS
 from headway.compute.models.decoder import StepInput
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.sampling.choose import choose
 from headway.compute.sampling.logprobs import report
 from headway.compute.text.decoders import ROUNDED_FROM, Ready, ready
+from headway.compute.text.formats import TRIAL_BLOCKS, choose_weights
 from headway.compute.text.logit_rows import answers, logit_rows, spans_of
-from headway.compute.text.weights import DTYPES, Progress, load_tensors
+from headway.compute.text.weights import Progress, load_tensors
 from headway.core.errors import ConfigError
 from headway.core.plan import Span, SpanResult, Spent, StepPlan, StepResult, TokenLogprob
 
@@ -38,17 +40,18 @@ Pairs: TypeAlias = Sequence[tuple[int, int]]
 
 
 def state_format(state: str, weights: str) -> str:
-    """`auto` resolved: fp32 with fp32 weights, else bf16. Raises ConfigError for a format not implemented."""
+    """`auto` resolved: fp32 with fp32 weights, else bf16. Raises ConfigError for a format that is none of them."""
     if state == "auto":
         return "fp32" if weights == "fp32" else "bf16"
-    if state not in DTYPES:
-        raise ConfigError("--state", f"{state} is not implemented for text models; use auto, fp32 or bf16")
+    if state not in STATE_FORMATS:
+        known = ", ".join(("auto", *STATE_FORMATS))
+        raise ConfigError("--state", f"{state!r} is not one of {known}")
     return state
 
 
 def block_bytes(spec: DecoderSpec, block_tokens: int, state: str) -> int:
-    """Bytes of one block's keys and values, all layers; `state` is fp32 or bf16."""
-    return 2 * spec.layers * spec.kv_heads * spec.head_dim * block_tokens * DTYPES[state].itemsize
+    """Bytes of one block's keys and values, all layers, scales included; `state` is one of `STATE_FORMATS`."""
+    return 2 * spec.layers * spec.kv_heads * block_tokens * STATE_FORMATS[state].head_bytes(spec.head_dim)
 
 
 def pool_blocks(spec: DecoderSpec, block_tokens: int, state: str, memory_bytes: int) -> int:
@@ -104,6 +107,7 @@ class TextExecutor:
         max_step_positions: int = 512,
         native: str = "auto",
         progress: Progress | None = None,
+        trial: Trial | None = None,
     ) -> TextExecutor:
         """Bring a model to where it can run: exactly one of `blocks` and `memory_bytes` sizes the pool.
 
@@ -111,6 +115,7 @@ class TextExecutor:
         threads     of torch, for the whole process; None leaves torch's choice
         native      which kernels of the native library to run, as `--native` has it
         progress    called with (done_bytes, total_bytes) while the cache file is made
+        trial       what `auto` weights are tried on; None: int8 is not taken unasked
 
         Raises UnsupportedModel, ArtifactError, or ConfigError for options that cannot work.
         """
@@ -120,16 +125,28 @@ class TextExecutor:
             torch.set_num_threads(threads)
         spec = DecoderSpec.from_config(files.config, files.name)
         with torch.inference_mode():
-            weights = choose_weights(weights)
+            choice = choose_weights(
+                weights,
+                native,
+                trial,
+                KeptTrials(cache / files.revision),
+                lambda tried: cls.load(
+                    files, cache=cache, blocks=TRIAL_BLOCKS, weights=tried, native=native, progress=progress
+                ),
+                vocab=spec.vocab,
+                longest=spec.max_context,
+            )
+            weights = choice.weights
             state = state_format(state, weights)
             blocks = blocks or pool_blocks(spec, block_tokens, state, memory_bytes or 0)
             check_free(spec, blocks, block_tokens, state)
             loaded = load_tensors(spec, files, ROUNDED_FROM.get(weights, weights), cache, progress)
-            probes = KeptProbes.open(cache / files.revision)
-            paged = PagedState(spec, blocks, block_tokens, DTYPES[state])
+            probes = KeptProbes(cache / files.revision)
+            paged = PagedState(spec, blocks, block_tokens, STATE_FORMATS[state])
             rotary = Rotary(spec, loaded.tensors, min(spec.max_context, blocks * block_tokens))
             attention = paged_attention(rotary, paged, native)
             made = ready(spec, loaded, weights, attention, probes)
+            loaded.unload()
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -137,6 +154,7 @@ class TextExecutor:
             vocab=spec.vocab,
             max_context=spec.max_context,
             weights_format=weights,
+            weights_why=choice.why,
             weights_bytes=made.bytes,
             state_format=state,
             block_bytes=block_bytes(spec, block_tokens, state),

@@ -7,7 +7,9 @@ in place as they are read, so no more than one tensor of the model is in memory 
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from hashlib import blake2b
@@ -51,6 +53,22 @@ class Weights:
     tensors: dict[str, torch.Tensor]
     bytes: int
     held: tuple[HeldFile, ...]
+
+    def unload(self) -> None:
+        """Take the file's pages out of this process's memory, once they are packed. They stay in the system's cache
+        of files, and what is still read of them, such as the embedding's rows, comes back as it is read. Only Linux
+        says where a file is mapped; elsewhere nothing is done."""
+        path = str(self.held[0].path.resolve())
+        try:
+            maps = Path("/proc/self/maps").read_text()
+        except OSError:
+            return
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for line in maps.splitlines():  # FIRST-END PERMISSIONS OFFSET DEVICE INODE PATH
+            if line.endswith(f" {path}"):
+                first, end = (int(address, 16) for address in line.split(maxsplit=1)[0].split("-"))
+                madvise(first, end - first, mmap.MADV_DONTNEED)
 
 
 def load_tensors(

@@ -60,7 +60,6 @@ export const FOLDS = {
   },
 
   supplied(story, event) {
-    story.stuck.delete(event.id);
     const record = story.live.get(event.id);
     if (!record) return;
     story._judge(record, null, event.at);
@@ -145,7 +144,8 @@ export const FOLDS = {
     const model = story.model(event.model);
     story.step = event.step;
     for (const { id, model: stuck, wait } of [...story.stuck.values()]) {
-      if (stuck === model.name && wait.on !== "input") story.stuck.delete(id); // somebody moves
+      const comes = (event.waits[id] ?? wait).have !== wait.have;
+      if (stuck === model.name && (wait.on !== "input" || comes)) story.stuck.delete(id); // somebody moves
     }
     const behind = new Set([...model.judged, ...model.fresh].filter((id) => !Object.hasOwn(event.waits, id)));
     model.fresh = [];
@@ -238,6 +238,7 @@ export const FOLDS = {
 
 // It awaits no blocks any more; what it waits for the next step tells.
 function seatless(story, record, at) {
+  story.stuck.delete(record.id);
   story._judge(record, null, at);
   record.turnTo(record.preemptions ? "preempted" : "queued", at, "turn", "order");
   story.model(record.model).judged.add(record.id);

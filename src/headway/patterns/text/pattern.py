@@ -251,10 +251,11 @@ class TextPattern:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def holding(self, request: Request) -> tuple[int, int]:
-        held: dict[int, int] = {}
-        for sequence in _open(request):
-            for block in sequence.state.blocks if sequence.state else ():
-                held[block] = held.get(block, 0) + 1
+        tables = [sequence.state.blocks for sequence in _open(request) if sequence.state is not None]
+        if len(tables) == 1:
+            alone = self.space.unshared(tables[0])
+            return alone, len(tables[0]) - alone
+        held = Counter(block for table in tables for block in table)
         alone = sum(self.space.references(block) == own for block, own in held.items())
         return alone, len(held) - alone
 

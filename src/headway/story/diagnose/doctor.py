@@ -50,6 +50,11 @@ def view(findings: list[Finding], *models: Observations) -> dict[str, Any]:
             "emitted_tokens": sum(observed.counts["emitted"] for observed in models),
             "model": names[0] if names else None,
             "models": names,
+            "weights": {
+                loaded.model: {"format": loaded.weights, "why": loaded.weights_why}
+                for loaded in (observed.loaded for observed in models)
+                if loaded is not None
+            },
         },
         "time": {name: round(ns / 1e6, 6) for name, ns in _time(models).items()},
         "findings": [asdict(finding) for finding in findings],
@@ -58,7 +63,7 @@ def view(findings: list[Finding], *models: Observations) -> dict[str, Any]:
 
 def tell(findings: list[Finding], *models: Observations) -> list[str]:
     """The same in sentences: what was observed, each finding with its next step, where the time went."""
-    told = [_looked(models)]
+    told = [_looked(models), *_chosen(models)]
     for number, finding in enumerate(findings, 1):
         cost = f" [up to {duration(finding.cost_s * 1e9)} of requests' time]" if finding.cost_s else ""
         told.append(f"{number}. {finding.says}{cost}")
@@ -69,6 +74,12 @@ def tell(findings: list[Finding], *models: Observations) -> list[str]:
         told.append("Nothing found: no time was lost for a known reason.")
     spent = [observed for observed in models if any(_time([observed]).values())]
     return told + [_spent(observed, f" of {observed.model}" if len(models) > 1 else "") for observed in spent]
+
+
+def _chosen(models: Sequence[Observations]) -> list[str]:
+    """Which format weights have that nobody asked for one for, and why."""
+    found = [observed.loaded for observed in models if observed.loaded is not None]
+    return [f"Weights of {one.model}: {one.weights} ({one.weights_why})." for one in found if one.weights_why]
 
 
 def _looked(models: Sequence[Observations]) -> str:

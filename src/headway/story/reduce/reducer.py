@@ -31,10 +31,12 @@ class Story:
     tiers      how much lies in each tier of each model
     loops      by model, what was told last of a recovery loop, or a cut of admission, that is not over
     stuck      by request, what was told of a decision that is no progress, while it is alive and has not moved
+    waiting    the ids of live requests that were received, and not admitted, or preempted since
     """
 
     def __init__(self, *, remembered: int = 1000, delivers: bool = False) -> None:
         self.live: dict[str, Record] = {}
+        self.waiting: set[str] = set()
         self.ended: OrderedDict[str, Record] = OrderedDict()
         self.models: dict[str, ev.Levels] = {}
         self.facts: dict[str, ev.Loaded] = {}
@@ -45,6 +47,7 @@ class Story:
         self.stepped_at = 0
         self._remembered = remembered
         self.delivers = delivers
+        self._members: dict[str, set[str]] = {}  # live requests of a list of prompts, by the id that they share
         self._patterns: dict[str, str] = {}  # as requests told
         self._fresh: dict[str, list[str]] = {}  # by model: who queued since its last step
         self._judged: dict[str, set[str]] = {}  # by model: whose verdict its last step told
@@ -92,6 +95,10 @@ class Story:
             raise UnknownRequest(request_id)
         return found
 
+    def alive(self, id: str) -> str | None:
+        """The live request of that id, or one of a list of prompts under it; None if there is none."""
+        return id if id in self.live else next(iter(self._members.get(id, ())), None)
+
     def ahead(self, record: Record) -> int:
         """How many requests that wait for the same model go before this one."""
         return sum(order < record.order for order in self.queued().get(record.model, ()))
@@ -130,7 +137,7 @@ class Story:
         """They left no record."""
 
     def _received(self, event: ev.Received) -> None:
-        self.live[event.id] = Record(event.id, event.pattern, event.at, event.model, doing_since=event.at)
+        self._open(Record(event.id, event.pattern, event.at, event.model, doing_since=event.at))
 
     def _prompted(self, event: ev.Prompted) -> None:
         if record := self.live.get(event.id):
@@ -139,8 +146,8 @@ class Story:
     def _arrived(self, event: ev.Arrived) -> None:
         record = self.live.get(event.id)
         if record is None or record.stage is not Stage.RECEIVED:
-            record = self.live[event.id] = Record(event.id, event.pattern, event.at, doing_since=event.at)
-        record.stage = Stage.WAITING
+            record = self._open(Record(event.id, event.pattern, event.at, doing_since=event.at))
+        self._turn(record, Stage.WAITING)
         record.model = self._named(event.model)
         self._patterns.setdefault(record.model, event.pattern)
         record.order, record.priority, record.max_tokens = event.order, event.priority, event.max_tokens
@@ -165,7 +172,6 @@ class Story:
             self._wait(record, event.wait, event.at)
 
     def _supplied(self, event: ev.Supplied) -> None:
-        self.stuck.pop(event.id, None)
         if record := self.live.get(event.id):
             self._judge(record, None, event.at)
             self._queue(record, event.at)
@@ -178,7 +184,7 @@ class Story:
         record = self.live.get(event.id)
         if record is None or record.ended:
             pattern = self.pattern(event.model)
-            record = self.live[event.id] = Record(event.id, pattern, event.at, event.model, doing_since=event.at)
+            record = self._open(Record(event.id, pattern, event.at, event.model, doing_since=event.at))
         self._judge(record, event.verdict, event.at)
         record.reason = event.reason
         self._end(record, Stage.REFUSED, event.at)
@@ -188,7 +194,7 @@ class Story:
         if record is None:
             return
         self.stuck.pop(event.id, None)
-        record.stage = Stage.RUNNING
+        self._turn(record, Stage.RUNNING)
         for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
             sequence = record.sequences[index]
             sequence.blocks = list(table)
@@ -202,7 +208,7 @@ class Story:
         record = self.live.get(event.id)
         if record is None:
             return
-        record.stage = Stage.WAITING
+        self._turn(record, Stage.WAITING)
         record.preemptions += 1
         if event.by not in record.preempted_for:
             record.preempted_for.append(event.by)
@@ -236,6 +242,7 @@ class Story:
 
     def _seatless(self, record: Record, at: int) -> None:
         """It awaits no blocks any more; what it waits for the next step tells."""
+        self.stuck.pop(record.id, None)
         self._judge(record, None, at)
         record.turn_to("preempted" if record.preemptions else "queued", at, "turn", "order")
         self._judged.setdefault(record.model, set()).add(record.id)
@@ -246,8 +253,9 @@ class Story:
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)
         self.step, self.stepped_at, self.models[model] = event.step, event.at, event.levels
-        for told in [told for told in self.stuck.values() if told.model == model and told.wait.on != "input"]:
-            del self.stuck[told.id]  # somebody moves
+        for told in [told for told in self.stuck.values() if told.model == model]:
+            if told.wait.on != "input" or event.waits.get(told.id, told.wait) != told.wait:
+                del self.stuck[told.id]  # somebody moves, or its blocks come
         behind = self._judged.get(model, set()).union(self._fresh.pop(model, ())) - event.waits.keys()
         self._judged[model] = set()
         for request_id in behind:
@@ -346,6 +354,35 @@ class Story:
             record.dropped = event.dropped
             self._remember(record, event.at)
 
+    # -- who is alive ----------------------------------------------------------------------------------------
+
+    def _open(self, record: Record) -> Record:
+        """It is alive from now on, whoever had its id before."""
+        self.live[record.id] = record
+        self._turn(record, record.stage)
+        shared, numbered, _ = record.id.rpartition("~")
+        if numbered:
+            self._members.setdefault(shared, set()).add(record.id)
+        return record
+
+    def _turn(self, record: Record, stage: Stage) -> None:
+        """A live request is at another stage."""
+        record.stage = stage
+        if stage is Stage.RECEIVED or stage is Stage.WAITING:
+            self.waiting.add(record.id)
+        else:
+            self.waiting.discard(record.id)
+
+    def _close(self, record: Record) -> None:
+        """It is alive no more."""
+        self.live.pop(record.id, None)
+        self.waiting.discard(record.id)
+        shared, numbered, _ = record.id.rpartition("~")
+        if numbered and (members := self._members.get(shared)) is not None:
+            members.discard(record.id)
+            if not members:
+                del self._members[shared]
+
     # -- shared ----------------------------------------------------------------------------------------------
 
     def _named(self, model: str) -> str:
@@ -372,7 +409,7 @@ class Story:
     def _end(self, record: Record, stage: Stage, at: int) -> None:
         """Its work is over; its time goes on until the last byte is handed over."""
         self.stuck.pop(record.id, None)
-        record.stage = stage
+        self._turn(record, stage)
         if stage is not Stage.REFUSED:
             record.verdict = None
         if self._in_flight.get(record.id) is not record:
@@ -384,7 +421,7 @@ class Story:
 
     def _remember(self, record: Record, at: int) -> None:
         record.end(at)
-        self.live.pop(record.id, None)
+        self._close(record)
         self.ended[record.id] = record
         self.ended.move_to_end(record.id)
         while len(self.ended) > self._remembered:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections import deque
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
@@ -169,6 +169,13 @@ class Metrics:
         self._story = story
         self._turned_away: Counts[str] = Counts()
         self._step_began: int | None = None
+        self._counts: dict[type, Callable[[Any], None]] = {
+            ev.Admitted: self._admitted, ev.Stepped: self._stepped, ev.Committed: self._committed,
+            ev.Preempted: self._preempted, ev.Recovery: self._recovery,
+            ev.Offloaded: self._offloaded, ev.Reloaded: self._reloaded,
+            ev.Finished: self._finished, ev.Cancelled: self._cancelled, ev.Failed: self._failed,
+            ev.Refused: self._refused, ev.Delivered: self._delivered,
+        }  # fmt: skip
         self.registry = CollectorRegistry()
         self._families = _Families(self.registry)
         self._log_lost = Counter(
@@ -188,43 +195,9 @@ class Metrics:
 
     def fold(self, event: ev.AnyEvent) -> None:
         """Count one event, just before the story folds it (so records still hold what was true until now)."""
-        match event:
-            case ev.Offloaded(model=model):
-                for tier, blocks in event.blocks.items():
-                    self._families.offloaded.labels(self._of(model).name, tier).inc(blocks)
-            case ev.Reloaded():
-                for tier, blocks in event.blocks.items():
-                    self._families.reloaded.labels(self._of_request(event.id).name, tier).inc(blocks)
-            case ev.Stepped(members=()):
-                """It only copies between pool and tiers."""
-            case ev.Stepped():
-                self._step_began = event.at
-                positions = sum(member.positions for member in event.members)
-                self._of(event.model).step_positions.observe(positions)
-            case ev.Committed():
-                self._committed(event)
-            case ev.Admitted():
-                self._admitted(event)
-            case ev.Preempted():
-                self._of_request(event.id).preemptions.inc()
-            case ev.Recovery():
-                self._of(event.model).loops.inc(event.phase == "began")
-            case ev.Finished():
-                self._of_request(event.id).finish(event.reason)
-                if not self._story.delivers:
-                    self._complete(event.id, event.at, None)
-            case ev.Cancelled(by=by):
-                measured = self._of_request(event.id)
-                measured.finish("time" if by == ev.TIME else "cancelled")
-                measured.slow_readers.inc(by == ev.SLOW_READER)
-            case ev.Delivered(dropped=by):
-                self._of_request(event.id).slow_readers.inc(by == ev.SLOW_READER)
-                self._complete(event.id, event.at, by)
-            case ev.Failed():
-                self._of_request(event.id).finish("failed")
-            case ev.Refused():
-                record = self._story.live.get(event.id)
-                self._of(event.model or (record.model if record else "")).refuse(event.reason)
+        count = self._counts.get(type(event))
+        if count is not None:
+            count(event)
 
     def refuse(self, model: str, reason: str) -> None:
         """Count a request that was turned away before it had a record."""
@@ -233,6 +206,8 @@ class Metrics:
 
     def turned_away(self) -> dict[str, int]:
         """What `refuse` counted since this was asked last."""
+        if not self._turned_away:
+            return {}
         counts, self._turned_away = dict(self._turned_away), Counts()
         return counts
 
@@ -282,6 +257,51 @@ class Metrics:
             return
         self._of(record.model).deadlines["met" if at <= record.deadline_at else "missed"].inc()
 
+    # -- one method per event --------------------------------------------------------------------------------
+
+    def _offloaded(self, event: ev.Offloaded) -> None:
+        for tier, blocks in event.blocks.items():
+            self._families.offloaded.labels(self._of(event.model).name, tier).inc(blocks)
+
+    def _reloaded(self, event: ev.Reloaded) -> None:
+        for tier, blocks in event.blocks.items():
+            self._families.reloaded.labels(self._of_request(event.id).name, tier).inc(blocks)
+
+    def _stepped(self, event: ev.Stepped) -> None:
+        if event.members:  # else it only copies between pool and tiers
+            self._step_began = event.at
+            positions = sum(member.positions for member in event.members)
+            self._of(event.model).step_positions.observe(positions)
+
+    def _preempted(self, event: ev.Preempted) -> None:
+        self._of_request(event.id).preemptions.inc()
+
+    def _recovery(self, event: ev.Recovery) -> None:
+        self._of(event.model).loops.inc(event.phase == "began")
+
+    def _finished(self, event: ev.Finished) -> None:
+        self._of_request(event.id).finish(event.reason)
+        if not self._story.delivers:
+            self._complete(event.id, event.at, None)
+
+    def _cancelled(self, event: ev.Cancelled) -> None:
+        measured = self._of_request(event.id)
+        measured.finish("time" if event.by == ev.TIME else "cancelled")
+        if event.by == ev.SLOW_READER:
+            measured.slow_readers.inc()
+
+    def _delivered(self, event: ev.Delivered) -> None:
+        if event.dropped == ev.SLOW_READER:
+            self._of_request(event.id).slow_readers.inc()
+        self._complete(event.id, event.at, event.dropped)
+
+    def _failed(self, event: ev.Failed) -> None:
+        self._of_request(event.id).finish("failed")
+
+    def _refused(self, event: ev.Refused) -> None:
+        record = self._story.live.get(event.id)
+        self._of(event.model or (record.model if record else "")).refuse(event.reason)
+
     def _admitted(self, event: ev.Admitted) -> None:
         measured = self._of_request(event.id)
         if event.resumed:
@@ -293,32 +313,41 @@ class Metrics:
         record = self._story.live.get(event.id)
         if record is None:
             return
-        for on in ONS:
-            waited = sum(i.ns for i in record.life(event.at) if i.name == "queued" and i.on == on)
-            if waited:
-                measured.queued[on].observe(waited / 1e9)
+        waited: Counts[str] = Counts()
+        for interval in record.life(event.at):
+            if interval.name == "queued" and interval.on is not None:
+                waited[interval.on] += interval.ns
+        for on, ns in waited.items():
+            if ns:
+                measured.queued[on].observe(ns / 1e9)
 
     def _committed(self, event: ev.Committed) -> None:
         measured = self._of(event.model)
         if self._step_began is not None:
             measured.step_seconds.observe((event.at - self._step_began) / 1e9)
             self._step_began = None
+        measured.newest_at = event.at
+        if event.outcomes:
+            self._evaluated(measured, event)
+        if event.moves:
+            measured.positions["evaluated"].inc(sum(move.positions for move in event.moves))
+        measured.positions["reused"].inc(sum(f.positions for f in event.forks if not f.resumed))
+        for outcome in event.outcomes:
+            self._emitted(measured, outcome, event.at)
+        measured.tokens.inc(sum(fork.emitted for fork in event.forks))  # first ones, as the leading sequence's was
+        measured.evicted(event.levels.evictions)
+
+    def _evaluated(self, measured: _Measured, event: ev.Committed) -> None:
+        """Positions of sequences, by how their state came to be."""
         came = {
             kind: sum(getattr(outcome, kind) for outcome in event.outcomes)
             for kind in ("prefilled", "decoded", "recomputed", "rejected")
         }
         for kind, positions in came.items():
             measured.positions[kind].inc(positions)
-        measured.newest_at = event.at
         measured.share.add(event.at, came["recomputed"], sum(came.values()))
-        measured.positions["evaluated"].inc(sum(move.positions for move in event.moves))
         for result in DRAFTS:
             measured.drafts[result].inc(sum(getattr(outcome, result) for outcome in event.outcomes))
-        measured.positions["reused"].inc(sum(f.positions for f in event.forks if not f.resumed))
-        for outcome in event.outcomes:
-            self._emitted(measured, outcome, event.at)
-        measured.tokens.inc(sum(fork.emitted for fork in event.forks))  # first ones, as the leading sequence's was
-        measured.evicted(event.levels.evictions)
 
     def _emitted(self, measured: _Measured, outcome: ev.Outcome, at: int) -> None:
         """One sequence's tokens of one step: its request's first ones, or so long after the ones before."""

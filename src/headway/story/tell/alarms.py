@@ -46,7 +46,7 @@ def no_progress(event: ev.NoProgress) -> str:
     """What was decided again and again, and why."""
     wait = event.wait
     if wait.on == "input":
-        tried = f"was tried for {event.times} times in a row and got no further"
+        tried = f"was looked for {event.times} times in a row, and nothing of it came"
         got = f"{wait.have} of {wait.need} {wait.unit}"
         return f"No progress: what {event.id} waits for ({wait.rule}) {tried}: {got}."
     return (
