@@ -49,7 +49,7 @@ def test_by_default_b_is_put_out_waits_for_space_and_comes_back() -> None:
         "A finishes (length): its 6 blocks are released; 11 are free now.",
         "B resumes with 8 blocks.",
         "step 25: B 32 positions recomputed, whose state was lost.",
-        "step 26: B 31 positions recomputed, whose state was lost.",
+        "step 26: B 31 positions, 30 of them recomputed, whose state was lost.",
         "steps 27 to 46, each: B 1 position of its answer.",
         "B finishes (length): its 11 blocks are released; 11 are free now.",
     ]

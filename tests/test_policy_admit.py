@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.events import Preempted
+from headway.core.events import Preempted, Stepped
 from headway.core.verdict import Ask, Go, Holder
 from headway.policy.admit import LEAST_HISTORY, REMEMBERED, AnswerLengths, Kept, Outlook, headroom, predict, reserve
 from headway.policy.waiting import Room, judge
@@ -18,7 +18,7 @@ from headway.story.tell.sentences import tell
 from world import World
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.space import admissions
+from benchmarks.space import admission_cost, admissions
 from benchmarks.space.load import Setting, conversations, serve
 
 HOLDERS = (Holder("r-7", 12, 3),)
@@ -153,7 +153,21 @@ def test_the_pool_shrinks_and_the_default_stays_within_a_tenth_of_the_best():
         assert row.outcomes["reserve"].preemptions == 0
     tight = rows[-1].outcomes
     assert tight["optimistic"].recompute_share > 1.2 * tight["headroom"].recompute_share > 0
+    assert tight["reserve"].occupancy < 0.7 * tight["headroom"].occupancy and tight["optimistic"].occupancy <= 1
     assert {outcome.finished for row in rows for outcome in row.outcomes.values()} == {40}
+
+
+@pytest.mark.parametrize("admit", admissions.ADMISSIONS)
+def test_what_an_admission_costs_is_taken_where_it_is_asked_for_the_head_and_all_behind_it(admit):
+    """benchmarks/space/admission_cost.py: the same number of requests is judged in each step, for the same reason."""
+    made, told = admission_cost.engine(admit, 8, 40), []
+    made.emit = told.append
+    made.step()
+    (step,) = [event for event in told if isinstance(event, Stepped)]
+    assert len(step.members) == 8 and len(step.waits) == 33
+    assert {(wait.rule, wait.by) for wait in step.waits.values()} == (
+        {("blocks", "")} if admit == "optimistic" else {("reservation", admit)}
+    )
 
 
 def test_a_pool_where_reuse_is_off_recomputes_more_for_the_same_load():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from headway.core.verdict import Wait
 from headway.policy.progress import TIMES, Repeats
 from headway.policy.recovery import CLEAN, MOST_CLEAN, REMEMBERED, WINDOW_SECONDS, State, Watch, is_loop, judge
 from headway.story.diagnose.doctor import diagnose
+from headway.story.diagnose.findings.smaller_state import SMALLER
 from headway.story.diagnose.observations import Machine, Observations
 from headway.story.reduce.board import Board
 from headway.story.reduce.reducer import Story
@@ -228,9 +230,9 @@ def test_a_cut_that_keeps_demand_out_names_what_covers_it_and_with_that_the_same
     assert finding.evidence["cause"] == "memory" and "Memory is short for this load" in finding.says
     rejected = finding.evidence["rejected_requests_per_s"]
     assert cut.rejected.requests == rejected > 0.5 and f"{rejected:,.2f} of them" in finding.says
-    assert finding.next.startswith(f"raise --memory from {cut.blocks} to {advised.blocks} blocks")
-    assert "no quality" in finding.next and "--state bf16 (2 times the blocks" in finding.but
-    assert "--state int8 (3.8 times the blocks; its values are rounded more, perplexity +0.2%" in finding.but
+    assert finding.next.startswith(f"serve with --memory {advised.blocks}blocks instead of {cut.blocks} (")
+    assert "no loss of quality" in finding.next and "serve with --state bf16 (2 times the blocks" in finding.but
+    assert "--state int8 (3.8 times the blocks; its values are rounded more, perplexity " in finding.but
     assert not advised.told and advised.rates.preempted == 0 and advised.rates.goodput > cut.rates.goodput
 
 
@@ -242,9 +244,17 @@ def test_what_a_cut_keeps_out_is_the_same_whether_it_waits_or_is_turned_away(sho
     assert found(bounded).evidence["cause"] == "memory"
 
 
+def test_what_smaller_state_costs_is_what_was_measured():
+    measured = json.loads((Path(bench.__file__).parents[1] / "results" / "quality.json").read_text())["sides"]
+    for smaller in (*SMALLER["fp32"], *SMALLER["bf16"]):
+        assert f"perplexity {measured[f'bf16:{smaller.name}']['above']:+.2%} " in smaller.quality
+
+
 def test_more_memory_is_not_advised_where_the_host_has_none(short):
     finding = found(short["cut"], Machine(steal=None, load=0.0, free_bytes=0))
-    assert finding.next.startswith("serve with --state bf16") and "only 0.0 KiB are free), not enough" in finding.but
+    assert finding.next.startswith("serve with --state bf16") and finding.but.startswith(
+        "Not enough by itself: serve with --memory"
+    )
 
 
 def test_a_shorter_context_is_named_with_those_whom_it_refuses():

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.space import traces
-from benchmarks.space.traces import Session, ideal, replay
+from benchmarks.space.traces import Session, Tiered, ideal, replay
 
 #: Six sessions of eight prompts, each of which says all of the one before and ten blocks more.
 SESSIONS = [
@@ -47,3 +47,19 @@ def test_traces_are_read_as_they_are_published(tmp_path: Path):
     assert [len(prompt) for prompt in session.prompts] == [3, 5, 7]
     first, second, third = session.prompts
     assert second[:3] == first and third[:5] == second
+
+
+def test_a_tier_reuses_what_a_pool_of_its_size_would_and_one_of_the_pool_s_size_next_to_nothing():
+    """A block is copied when it is indexed, so that a tier holds what the pool holds, and what that had to evict."""
+    alone = {blocks: replay(SESSIONS, blocks, 512) for blocks in (90, 200)}
+    same, larger = (replay(SESSIONS, 90, 512, Tiered(host=times)) for times in (1, 4))
+    assert larger.from_host > 0 and larger.share > alone[200].share > alone[90].share
+    assert same.share < (alone[90].share + alone[200].share) / 2
+    assert (same.capacity, larger.capacity) == (180, 450)
+
+
+@pytest.mark.parametrize("mix", [Tiered(disk=8), Tiered(host=1, disk=8)])
+def test_with_a_disk_for_all_what_is_possible_is_reused_at_any_size_of_the_pool(mix: Tiered):
+    found = replay(SESSIONS, 90, 512, mix)
+    assert found.share > 0.95 * ideal(SESSIONS) and found.from_disk > 0
+    assert found.reused + found.prefilled == sum(len(prompt) for session in SESSIONS for prompt in session.prompts)

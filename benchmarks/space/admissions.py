@@ -81,7 +81,7 @@ def plot(document: dict[str, Any], path: str) -> None:
     from matplotlib import pyplot
 
     machines = document["machines"]
-    figure, axes = pyplot.subplots(3, len(machines), figsize=(4.6 * len(machines), 8), sharex=True, sharey="row",
+    figure, axes = pyplot.subplots(3, len(machines), figsize=(4.6 * len(machines), 8), sharex=True,
                                    squeeze=False)  # fmt: skip
     for column, (machine, rows) in enumerate(machines.items()):
         sizes = [row["blocks"] for row in rows]
@@ -99,7 +99,7 @@ def plot(document: dict[str, Any], path: str) -> None:
         axes[0][column].set_title(f"{machine}\n", fontweight="bold")
         axes[0][column].text(0.5, 1.03, head, transform=axes[0][column].transAxes, ha="center", fontsize=8)
         axes[2][column].set(xlabel="pool, blocks (it shrinks to the right)")
-    for axis in axes[:, 0]:
+    for axis in axes.flat:
         axis.set_ylim(0, None)
     axes[0][0].invert_xaxis()
     axes[1][0].legend(loc="upper left", fontsize=9, frameon=False)

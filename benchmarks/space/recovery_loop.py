@@ -241,7 +241,7 @@ def as_advised(setting: Setting, found: Finding) -> dict[str, Setting]:
     needed = found.evidence["blocks_needed"]
     assert isinstance(needed, int)
     return {
-        f"raise --memory to {needed} blocks": replace(setting, blocks=needed),
+        f"serve with --memory {needed}blocks": replace(setting, blocks=needed),
         "serve with --state bf16 (twice the blocks)": replace(setting, blocks=2 * setting.blocks),
     }
 

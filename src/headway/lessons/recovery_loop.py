@@ -111,7 +111,7 @@ def measure(model: Model) -> Measured:
             f"Each pair's long request is admitted beside the short one: {BLOCKS} blocks are just enough for both to "
             f"begin. Two tokens later the short one needs its second block, and the long one loses the state of its "
             f"{PROMPT} positions. There is no prefix cache, so it computes all of them again: "
-            f"{looping['preempted_per_second']} × {PROMPT} = {lost} a second, {share:.0%} of all prompt work.",
+            f"{looping['preempted_per_second']} × {PROMPT} = {lost:,} a second, {share:.0%} of all prompt work.",
             f"That work is missing where tokens are emitted: {before['tokens_per_second']} a second before, {fell} "
             "in the loop, though more was asked for. Neither alone is evidence: preemptions without falling goodput "
             "may be cheap, and goodput also falls where nobody asks. Lost work that rises while goodput falls is.",
@@ -133,8 +133,9 @@ LESSON = Lesson(
     runs_on="The real engine over the fake executor, without prefix caching, on `--admit optimistic`. Time is "
     f"modelled: a step costs {STEP_NS / 1e6:.2f} ms and {POSITION_NS / 1e6:.1f} ms for each position.",
     question=Question(
-        f"Ten times a second a sequence of {PROMPT} positions is preempted, and resumes. Nothing of its state is "
-        "left when it does. How many positions are computed again each second?",
+        f"Requests of {PROMPT} positions come one after the other. From the tenth second on a short one comes right "
+        "before each, and ten times a second the long one is preempted, and resumes. Nothing of its state is left "
+        "when it does. How many positions are computed again each second?",
         unit="positions",
     ),
     measure=measure,

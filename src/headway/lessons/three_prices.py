@@ -54,7 +54,8 @@ def measure(model: Model) -> Measured:
             f"Preempting costs at once: B lost {lost.lost} positions and computed {lost.recomputed} again before it "
             "went on. That is why blocks are evicted first, and active sequences preempted last.",
             f"Offloading moves state instead of computing it again: {lost.lost} positions × {POSITION_BYTES:,} "
-            f"bytes, there and back, are {moved:,} bytes. It pays where that is quicker, so above a bandwidth of "
+            f"bytes, there and back, are {moved:,} bytes. The way there is copied while B still runs; what B waits "
+            "for when it resumes is the way back. That is quicker than computing above a bandwidth of "
             f"{POSITION_BYTES:,} bytes a position × {per_s:,} positions prefilled a second = {break_even / 1e9:.1f} "
             "GB/s, at the price that a position has here. The slower a machine computes, the sooner moving pays.",
         ),
@@ -72,12 +73,12 @@ LESSON = Lesson(
     number=9,
     slug="three-prices",
     title="Three prices of space",
-    runs_on="The real engine over the fake executor; what is offloaded is counted in bytes of state, not moved. Time "
+    runs_on="The real engine over the fake executor; of what would be offloaded the bytes are counted. Time "
     "is modelled: a step costs 1 ms and 10 µs for each position.",
     question=Question(
         f"Space is short. A reusable prefix could be evicted, a running sequence with {B_PROMPT + 2} positions "
         "of state preempted (nothing of it is found again), or its state offloaded to another memory and brought "
-        "back. How many positions must be computed again after the preemption before it goes on?",
+        "back. If it is preempted, how many positions must be computed again before it goes on?",
         unit="positions",
     ),
     measure=measure,

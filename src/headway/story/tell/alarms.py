@@ -67,7 +67,7 @@ def alarm(event: ev.AnyEvent) -> str | None:
 
 def _kept_out(rejected: Demand) -> str:
     """What a cut keeps out."""
-    return _kept(rejected, "keeps") or " and keeps nothing out"
+    return _kept(rejected, "keeps") or ", which keeps nothing out"
 
 
 def _kept(rejected: Demand, keeps: str) -> str:

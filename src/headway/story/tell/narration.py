@@ -81,7 +81,7 @@ class Narrator:
             self._held[id] = len({block for sequence in record.sequences for block in sequence.blocks})
         doing: dict[str, str] = {}
         for member in event.members:
-            doing[member.id] = f"{member.id} {count(member.positions, 'position')} {_OF[member.doing]}"
+            doing[member.id] = f"{member.id} {count(member.positions, 'position')}{self._does(member)}"
         told = self._waiting(event)
         pattern = tuple(doing[id] for id in sorted(doing))
         if pattern != self._run:
@@ -90,6 +90,16 @@ class Narrator:
         self._run_to = event.step
         self._mark(event)
         return told
+
+    def _does(self, member: ev.Member) -> str:
+        """What a request does with its positions in a step. The last step that recomputes may go beyond what was
+        lost."""
+        if member.doing == "recompute":
+            counts = self.story.live[member.id].sequences[member.index].counts
+            lost = counts.reused + counts.prefilled + counts.decoded - member.start
+            if lost < member.positions:
+                return f", {lost} of them {_OF[member.doing]}"
+        return f" {_OF[member.doing]}"
 
     def _waiting(self, event: ev.Stepped) -> list[str]:
         """Whoever waits for something that it did not wait for before."""

@@ -71,7 +71,7 @@ def recovery_loop(observed: Observations) -> Finding | None:
     says = (
         f"A recovery loop, {times(len(loops))}{'' if over else ', and it is not over'}: {now.preempted:,.1f} "
         f"sequences a second were preempted and {now.recomputed:,.0f} positions a second computed again, "
-        f"{now.share:.0%} of all prompt work ({best.share:.0%} at its best); meanwhile goodput fell from "
+        f"{now.share:.0%} of all prompt work ({best.share:.0%} when goodput was best); meanwhile goodput fell from "
         f"{best.goodput:,.1f} to {now.goodput:,.1f} tokens a second."
     )
     cuts = [event for event in told if event.offered.requests]
@@ -113,13 +113,15 @@ def _after_a_cut(observed: Observations, says: str, evidence: dict[str, object],
     remedies = _remedies(observed, offered, rejected)
     covering = [remedy for remedy in remedies if remedy.covers]
     first = covering[0] if covering else None
-    others = [remedy for remedy in remedies if remedy is not first]
+    others = {
+        "Or": [str(remedy) for remedy in covering[1:]],
+        "Not enough by itself": [str(remedy) for remedy in remedies if not remedy.covers],
+    }
     return Finding(
         "recovery_loop", 0.0,
         f"{says} Memory is short for this load: {came}, and {left}.",
         str(first) if first else "no supported change covers that demand here: send less, or add a second machine",
-        f"Instead: {'; '.join(f'{each}' + ('' if each.covers else ', not enough') for each in others)}."
-        if others else "",
+        " ".join(f"{how}: {'; '.join(named)}." for how, named in others.items() if named),
         evidence=evidence
         | {"cause": "memory", "blocks_needed": _blocks_needed(observed, _times_more(offered, rejected)),
            "remedies": [each.do for each in covering]},
@@ -157,13 +159,13 @@ def _more_memory(observed: Observations, times_more: float) -> Remedy:
     total, blocks = observed.steps[-1].levels.total, _blocks_needed(observed, times_more)
     loaded, machine = observed.loaded, observed.machine
     more_bytes = (blocks - total) * loaded.block_bytes if loaded else 0
-    costs = f"{size(more_bytes)} more memory; no quality" if loaded else "more memory; no quality"
+    costs = f"{size(more_bytes)} more memory; no loss of quality" if loaded else "more memory; no loss of quality"
     covers = True
     if machine is not None and machine.free_bytes is not None and loaded:
         covers = more_bytes <= machine.free_bytes
         if not covers:
             costs += f"; only {size(machine.free_bytes)} are free"
-    return Remedy(f"raise --memory from {total} to {count(blocks, 'block')}", covers, costs)
+    return Remedy(f"serve with --memory {blocks}blocks instead of {total}", covers, costs)
 
 
 def _shorter_context(observed: Observations, share: float) -> Remedy | None:
