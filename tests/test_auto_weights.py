@@ -264,7 +264,7 @@ def test_an_encoders_int8_is_taken_where_its_vectors_keep_their_direction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: float, kind: str, taken: bool
 ) -> None:
     library()
-    monkeypatch.setattr(encoder_formats, "INT8_BOUND", bound)
+    monkeypatch.setattr(encoder_formats, "BOUND", bound)
     files = files_of(oracle("bert", CROSS_ENCODERS) if kind == "cross" else oracle(kind))
     trial = Trial("t", lambda: [list(text(length, length)) for length in (3, 40, 9)])
     facts = load_encoder(files, weights="auto", trial=trial, cache=tmp_path).facts

@@ -1,6 +1,9 @@
 // What moment is shown: now, or one in the past while events go on being collected; and what the time is on the
 // server.
 
+// While a recorded page plays, nothing happens for so long at most; the rest of a longer silence is left out.
+const SILENCE_NS = 5e8;
+
 export class Moment {
   constructor(tape, { recorded = false } = {}) {
     this.tape = tape;
@@ -72,8 +75,9 @@ export class Moment {
   // A frame of `ns` has passed. Returns whether what is shown has changed by that.
   pass(ns) {
     if (!this._playing) return false;
-    this._playing.at += ns;
     let next = this.number;
+    const coming = next < this.tape.last ? this.tape.event(next + 1).at : 0;
+    this._playing.at = Math.max(this._playing.at + ns, coming - SILENCE_NS);
     while (next < this.tape.last && this.tape.event(next + 1).at <= this._playing.at) next += 1;
     this.held = next;
     if (next >= this.tape.last) this._playing = null;
