@@ -208,13 +208,16 @@ struct Scales {
 template <bool SCALED = false>
 void soften(float *scores, int seen, int end, float *top, float *total, const Scales *scales = nullptr) {
     const Floats none = set1(-__builtin_inff());
+    const auto score_at = [scores, scales](int at) {
+        if (!SCALED) return load(scores + at);
+        const Floats score = mul(load(scores + at), load(scales->keys + at));
+        store(scores + at, score);
+        return score;
+    };
     Floats high = none;
     int j = 0;
-    if (SCALED)
-        for (; j < seen; j += WIDTH) store(scores + j, mul(load(scores + j), load(scales->keys + j)));
-    j = 0;
-    for (; j + WIDTH <= seen; j += WIDTH) high = max(load(scores + j), high);
-    if (j < seen) high = max(first(seen - j, load(scores + j), none), high);
+    for (; j + WIDTH <= seen; j += WIDTH) high = max(score_at(j), high);
+    if (j < seen) high = max(first(seen - j, score_at(j), none), high);
     *top = largest(high);
     const Floats base = set1(*top), zero = set1(0.0f);
     Floats sums = zero;

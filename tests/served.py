@@ -27,6 +27,7 @@ class Served(World):
         *,
         cost: Callable[[StepPlan], int] = USUAL_COST,
         kernels: dict[str, str] = USUAL_KERNELS,
+        state: str = "",
         **options: object,
     ) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
@@ -39,7 +40,7 @@ class Served(World):
             Loaded(
                 at=0, model="fake", blocks=self.pool.total, block_tokens=self.pool.block_tokens,
                 block_bytes=facts.block_bytes, seats=limits.seats, step_tokens=limits.step_tokens, threads=2,
-                weights="bf16", kernels=kernels, gap_ms=limits.gap_ms,
+                weights="bf16", state=state, kernels=kernels, gap_ms=limits.gap_ms,
             )
         )  # fmt: skip
 

@@ -31,9 +31,12 @@ GOLDEN = json.loads((Path(__file__).parent / "data" / "smollm2-135m-greedy-fp32.
 PROMPTS = [entry["prompt_ids"] for entry in GOLDEN][:4]
 
 
-@pytest.fixture(scope="module", params=["bf16", "fp32"])
+@pytest.fixture(scope="module", params=["bf16", "fp32", "bf16 int8"])
 def executor(request: pytest.FixtureRequest, smollm2: ModelFiles) -> TextExecutor:
-    return TextExecutor.load(smollm2, cache=Cache.at(None).converted, weights=request.param, blocks=BLOCKS)
+    weights, state = (*request.param.split(), "auto")[:2]
+    return TextExecutor.load(
+        smollm2, cache=Cache.at(None).converted, weights=weights, state=state, blocks=BLOCKS
+    )  # fmt: skip
 
 
 class Serving:

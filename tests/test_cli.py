@@ -103,8 +103,13 @@ def test_models_with_a_name_prints_its_facts(smollm2: ModelFiles, capsys: pytest
     assert main(["models", "smollm2-135m", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["revision"] == smollm2.revision and facts["max_context"] == 8192 and facts["eos_ids"] == [2]
+    heads = 2 * 30 * 3  # keys and values, layers, heads of 64
+    assert facts["state_bytes_per_position"] == {
+        "fp32": heads * 64 * 4, "bf16": heads * 64 * 2, "int8": heads * (64 + 2)
+    }  # fmt: skip
     assert main(["models", "smollm2-135m"]) == 0
-    assert smollm2.revision in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert smollm2.revision in out and "fp32 46,080, bf16 23,040, int8 11,880" in out
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

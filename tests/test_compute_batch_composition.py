@@ -17,13 +17,19 @@ ROOM = tuple(range(32))
 
 
 @pytest.fixture(
-    scope="module", params=["fp32 off", "bf16 off", "int8 off", "fp32 auto", "bf16 auto", "int8 auto", "int4 auto"]
-)
+    scope="module",
+    params=[
+        "fp32 off", "bf16 off", "int8 off", "fp32 off int8", "bf16 off int8",
+        "fp32 auto", "bf16 auto", "int8 auto", "int4 auto", "fp32 auto int8", "int8 auto int8",
+    ],
+)  # fmt: skip
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextExecutor]:
-    """By torch's operators, and by the native kernels where they are."""
+    """Weights, native kernels, and state if it is not `auto`: by torch's operators, and by the native kernels where
+    they are."""
     cache: Path = tmp_path_factory.mktemp("weights")
-    weights, native = request.param.split()
-    yield load(oracle("llama, wide heads"), cache, weights, threads=2, max_step_positions=600, native=native)
+    weights, native, state = (*request.param.split(), "auto")[:3]
+    model = oracle("llama, wide heads")
+    yield load(model, cache, weights, threads=2, max_step_positions=600, native=native, state=state)
 
 
 def alone(executor: TextExecutor, known: tuple[int, ...]) -> torch.Tensor:

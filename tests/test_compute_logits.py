@@ -76,8 +76,24 @@ def test_a_pool_is_sized_by_memory(tmp_path: Path) -> None:
     assert found.blocks == 5
     with pytest.raises(ConfigError, match="less than one block"):
         TextExecutor.load(files, cache=tmp_path, weights="fp32", memory_bytes=one - 1)
-    with pytest.raises(ConfigError, match="--state: 'int4' is not one of"):
+    small = TextExecutor.load(files, cache=tmp_path, weights="fp32", state="int8", memory_bytes=5 * one)
+    assert small.facts.block_bytes == 2 * 2 * 2 * (8 + 2) * 16  # a scale of two bytes for each head and position
+    assert small.facts.block_bytes == small._state._all.nbytes // small.blocks
+    with pytest.raises(ConfigError, match="--state: 'int4' is not one of auto, fp32, bf16, int8"):
         TextExecutor.load(files, cache=tmp_path, state="int4", blocks=1)
+
+
+def test_state_in_int8_moves_logits_little(tmp_path: Path) -> None:
+    """Of a tiny model, whose heads are short; the default model's perplexity is in docs/speed.md."""
+    model, known = oracle("llama, wide heads"), tokens(90)
+    for native in ("off", "auto"):
+        plain, rounded = (load(model, tmp_path, state=state, native=native) for state in ("fp32", "int8"))
+        expected, found = (
+            one.logits((Span(0, known, BLOCKS),), list(range(90))).log_softmax(-1) for one in (plain, rounded)
+        )
+        assert not torch.equal(found, expected)
+        divergence = torch.nn.functional.kl_div(found, expected, log_target=True, reduction="batchmean")
+        assert divergence < 1e-3
 
 
 def test_a_pool_takes_no_memory_before_its_blocks_are_written(tmp_path: Path) -> None:

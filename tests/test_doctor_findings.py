@@ -62,6 +62,14 @@ def test_memory_full_while_seats_are_free():
     assert found.but == "More --seats would not help: at least 12 of 16 were free."
 
 
+@pytest.mark.parametrize(("state", "advised"), [("fp32", "bf16"), ("bf16", "int8"), ("int8", None)])
+def test_a_smaller_format_of_state_that_would_have_been_enough_is_named_with_its_cost(state, advised):
+    found = served(8, 30, 20, blocks=9, seats=16, state=state).findings()["memory_full"]
+    raised, _, instead = found.next.partition(", or serve with ")
+    assert raised.startswith("raise --memory from 9 to at least 11 blocks")
+    assert instead.startswith(f"--state {advised} (") and "perplexity" in instead if advised else not instead
+
+
 def test_what_no_event_told_is_left_out():
     world = Served(blocks=12, seats=16)
     for i in range(5):

@@ -135,10 +135,10 @@ def damage_head(executor: TextExecutor, value: float) -> None:
     executor._decoder._head = lambda x: head(x) + bias
 
 
-@pytest.fixture(params=["fp32 off", "bf16 off", "fp32 auto", "bf16 auto"])
+@pytest.fixture(params=["fp32 off", "bf16 off", "fp32 auto", "bf16 auto", "fp32 off int8", "fp32 auto int8"])
 def executor(request: pytest.FixtureRequest, tmp_path: Path) -> TextExecutor:
-    weights, native = request.param.split()
-    return load(oracle("llama, wide heads"), tmp_path, weights, native=native)
+    weights, native, state = (*request.param.split(), "auto")[:3]
+    return load(oracle("llama, wide heads"), tmp_path, weights, native=native, state=state)
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
@@ -150,7 +150,10 @@ def test_a_damaged_token_spoils_its_own_span_only(executor: TextExecutor, value:
     result = executor.run(StepPlan(1, (bad, good)))
     assert result.spoiled == (0,)
     assert result.results[1] == alone.results[0]
-    assert executor._state._all.float().isfinite().all()
+    held, format = executor._state._all, executor._state.format
+    heads = torch.empty(*held.shape[:-1], 16)
+    format.unpack(held, heads)
+    assert heads.isfinite().all()
 
 
 def test_blocks_that_held_a_spoiled_span_serve_the_next_one(executor: TextExecutor) -> None:

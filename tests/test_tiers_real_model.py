@@ -241,6 +241,33 @@ def test_another_revision_has_a_folder_of_its_own_and_the_others_file_is_of_no_u
     served.close()
 
 
+def test_state_of_another_format_has_a_folder_of_its_own_and_the_others_file_is_of_no_use_there(tiny, tmp_path):
+    on_disk(tiny, tmp_path)
+    first = the_file(tmp_path)
+
+    def other() -> Served:
+        loaded = TextExecutor.load(
+            files_of(tiny), cache=tmp_path / "cache", weights="fp32", state="int8", blocks=12, threads=1,
+            max_step_positions=256,
+        )  # fmt: skip
+        return Served(loaded, disk_tier=str(tmp_path / "tier"), disk_tier_bytes=1 << 20)
+
+    served = other()
+    said = served.ask("again", PROMPT, 8)
+    assert served.reused("again") == 0 and not served.faults()
+    served.close()
+    (mine,) = {*(tmp_path / "tier").glob("*/blocks")} - {first}
+    served = other()
+    assert served.ask("again", PROMPT, 8) == said and served.reused("again") == 144, "its own it reads"
+    served.close()
+    mine.write_bytes(first.read_bytes())
+    served = other()
+    assert served.ask("again", PROMPT, 8) == said and served.reused("again") == 0
+    (faults,) = served.faults()
+    assert sum(faults["disk"].values()) > 0
+    served.close()
+
+
 def test_a_smaller_tier_keeps_what_fits(tiny, tmp_path):
     first = on_disk(tiny, tmp_path)
     served = restarted(tiny, tmp_path, 4 * stride_of(tiny, tmp_path))

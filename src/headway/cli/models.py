@@ -6,10 +6,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.core.config import Environment
-from headway.core.errors import ConfigError
+from headway.core.errors import ConfigError, UnsupportedModel
+
+if TYPE_CHECKING:
+    from headway.artifacts.files import ModelFiles
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,11 +115,25 @@ def describe(name: str, environment: Environment, offline: bool) -> dict[str, An
         "usable": "image" if files.output == "pixels" else files.output,
         "text_encoder": None if files.pipeline is None else files.pipeline.text.name,
         "weights_bytes": files.weights_bytes,
+        "state_bytes_per_position": _state_bytes(files) if files.output == "tokens" else None,
         "tensors": len(files.tensors.names()),
         "chat_template": files.chat_template is not None,
         "eos_ids": list(files.eos_ids),
         "tokenizer": str(files.tokenizer),
     }
+
+
+def _state_bytes(files: ModelFiles) -> dict[str, int] | None:
+    """What a position's keys and values take in each format of `--state`; None for a model that cannot be served."""
+    from headway.compute.kernels.state_format import STATE_FORMATS
+    from headway.compute.models.spec import DecoderSpec
+    from headway.compute.text.executor import block_bytes
+
+    try:
+        spec = DecoderSpec.from_config(files.config, files.name)
+    except UnsupportedModel:
+        return None
+    return {name: block_bytes(spec, 1, name) for name in STATE_FORMATS}
 
 
 def _print_aliases(rows: list[dict[str, Any]]) -> None:
@@ -138,6 +155,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         if key == "usable" or value is None:
             continue
         shown = _mebibytes(value) if key.endswith("_bytes") else str(value)
+        if key == "state_bytes_per_position":
+            shown = ", ".join(f"{form} {size:,}" for form, size in value.items())
         table.add_row(key.removesuffix("_bytes").replace("_", " "), shown)
     _console().print(table)
 

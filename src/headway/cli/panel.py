@@ -58,7 +58,8 @@ def _model_rows(model: ReadyModel, files: ModelFiles) -> dict[str, str]:
     if model.blocks:
         rows["pool"] = (
             f"{model.blocks:,} blocks of {model.block_tokens} positions, {size(model.reserved_bytes)}, "
-            f"state (KV cache) in {facts.state_format}"
+            f"state (KV cache) in {facts.state_format}, "
+            f"{facts.block_bytes // model.block_tokens:,} bytes per position"
         )
         if model.tiers:
             rows["tiers"] = "; ".join(map(_tier, model.tiers))

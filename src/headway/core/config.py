@@ -189,7 +189,8 @@ class ServeOptions:
     weights: str = option("auto", "data type of the weights", choices=WEIGHTS)
     state: str = option(
         "auto",
-        "data type of the state (KV cache); auto is fp32 with fp32 weights, else bf16",
+        "data type of the state (KV cache); auto is fp32 with fp32 weights, else bf16; int8 (with a scale for each "
+        "position and head) takes about half of bf16",
         choices=("auto", "fp32", "bf16", "int8"),
     )
     native: str = option(

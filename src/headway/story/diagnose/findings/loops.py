@@ -11,14 +11,13 @@ from headway.core import events as ev
 from headway.core.recovery import Demand
 from headway.story.diagnose.findings import FEW, SHARE, Finding, size
 from headway.story.diagnose.findings.cost import price_ns
+from headway.story.diagnose.findings.smaller_state import smaller_states
 from headway.story.diagnose.observations import Observations
 from headway.story.tell.alarms import no_progress as words_of
 from headway.story.tell.sentences import count, times
 
 #: From this share of what came on, what a cut kept out is a shortage.
 SHORTAGE = 0.05
-#: Smaller state, by how many times it makes a pool of fp32 larger, and what that costs.
-SMALLER_STATE = (("bf16", 2, "its values are rounded"),)
 
 
 def no_progress(observed: Observations) -> Finding | None:
@@ -137,11 +136,10 @@ def _remedies(observed: Observations, offered: Demand, rejected: Demand) -> list
     """What may be changed, the changes that cost no quality first."""
     times_more = _times_more(offered, rejected)
     found = [_more_memory(observed, times_more)]
-    if observed.loaded and observed.loaded.state == "fp32":
-        found += [
-            Remedy(f"serve with --state {name}", larger >= times_more, f"{larger} times the blocks; {quality}")
-            for name, larger, quality in SMALLER_STATE
-        ]
+    found += [
+        Remedy(f"serve with --state {smaller.name}", smaller.times >= times_more, smaller.costs)
+        for smaller in smaller_states(observed)
+    ]
     shorter = _shorter_context(observed, 1 / times_more)
     return [*found, *([shorter] if shorter else [])]
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 from headway.story.diagnose.findings import FEW, SHARE, Finding, duration, named, size, worth
 from headway.story.diagnose.findings.cost import price_ns
+from headway.story.diagnose.findings.smaller_state import smaller_states
 from headway.story.diagnose.observations import Observations, ObservedStep
 from headway.story.tell.sentences import count, times
 
@@ -106,11 +107,18 @@ def memory_full(observed: Observations) -> Finding | None:
         "memory_full",
         cost_ns / 1e9,
         says,
-        f"raise --memory from {total} to at least {needed}{bytes_more}",
+        f"raise --memory from {total} to at least {needed}{bytes_more}{_smaller(observed, rule, total, short)}",
         f"More --seats would not help: at least {spare}{known} were free." if spare > 0 and observed.loaded else "",
         evidence={"steps": len(rows), f"short_{unit}": short, unit: total, "spare_seats": spare,
                   "evictions": evicted, "preemptions": len(observed.preemptions)},
     )  # fmt: skip
+
+
+def _smaller(observed: Observations, rule: str, total: int, short: int) -> str:
+    """The first smaller format of state that would have covered a shortage of blocks, as a clause."""
+    wanted = (total + short) / total
+    enough = [state for state in smaller_states(observed) if state.times >= wanted and rule == "blocks"]
+    return f", or serve with --state {enough[0].name} ({enough[0].costs})" if enough else ""
 
 
 def recomputed(observed: Observations) -> Finding | None:
