@@ -87,6 +87,18 @@ def test_a_connection_that_is_silent_after_an_answer_ends(server: FakeServer) ->
     assert data.startswith(b"HTTP/1.1 200 ") and after_s > 0.9 * SILENT_S
 
 
+def test_a_request_begins_the_silence_anew(server: FakeServer) -> None:
+    with connected(server) as connection:
+        connection.sendall(HEAD)
+        answer(connection)
+        time.sleep(SILENT_S / 4)  # far from the bound, for a machine that is late
+        asked_at = time.monotonic()
+        connection.sendall(HEAD)
+        answer(connection)
+        assert ended(connection)[0] == b""
+        assert SILENT_S <= time.monotonic() - asked_at < 5
+
+
 @pytest.mark.parametrize("before", [b"", HEAD], ids=["first", "second"])
 def test_headers_that_come_byte_by_byte_end_in_408(server: FakeServer, before: bytes) -> None:
     """Each byte in time, so that no bound on silence would ever end it. Asked again on the same connection too."""

@@ -7,6 +7,7 @@ field given as null or at its default counts as absent, even if it is not suppor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -82,11 +83,17 @@ def read_fields(
             defaults = " or ".join(msgspec.json.encode(each).decode() for each in (None, *unsupported[name]))
             raise InvalidRequest(name, f"{name} is not supported; leave it out, or send {defaults}")
     body = as_struct(kind, given)
-    for name, allowed in RANGES.items():
-        value = getattr(body, name, None)
+    for name, allowed in _ranges(kind):
+        value = getattr(body, name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             allowed.check(name, value)
     return body, ignored
+
+
+@cache
+def _ranges(kind: type[msgspec.Struct]) -> list[tuple[str, Range]]:
+    """The fields of a kind of body that have a range."""
+    return [(name, allowed) for name, allowed in RANGES.items() if name in kind.__struct_fields__]
 
 
 def _asks_nothing(value: Any, defaults: tuple[Any, ...]) -> bool:
