@@ -20,8 +20,8 @@ class SmallerState:
         return f"{self.times:g} times the blocks; {self.quality}"
 
 
-#: By the format in use, the closest to it first. Perplexity is that of the default model with bf16 weights
-#: (benchmarks/results/quality.json). An int8 head has a scale beside its values: of 64 values, so 128 bytes in bf16 and 66 in int8.
+#: By the format in use, the closest to it first. Perplexity is that of the default model with bf16 weights,
+#: against fp32 (benchmarks/results/quality.json). A head of 64 values is 128 bytes in bf16, and 66 in int8 with its scale.
 SMALLER: dict[str, tuple[SmallerState, ...]] = {
     "fp32": (
         SmallerState("bf16", 2, "its values are rounded, perplexity -0.05% as measured"),
