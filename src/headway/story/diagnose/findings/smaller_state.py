@@ -21,7 +21,7 @@ class SmallerState:
 
 
 #: By the format in use, the closest to it first. Perplexity is that of the default model with bf16 weights,
-#: against fp32 (benchmarks/results/quality.json). A head of 64 values is 128 bytes in bf16, and 66 in int8 with its scale.
+#: against fp32 (benchmarks/results/quality.json). A head of 64 values has 128 bytes in bf16, 66 in int8 with a scale.
 SMALLER: dict[str, tuple[SmallerState, ...]] = {
     "fp32": (
         SmallerState("bf16", 2, "its values are rounded, perplexity -0.05% as measured"),
