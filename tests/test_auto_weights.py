@@ -301,3 +301,12 @@ def test_a_server_by_default_answers_sensibly_and_says_which_format_it_took_and_
     assert asked["seen"]["weights"] == {"smollm2-135m": {"format": weights, "why": why}}
     panel = " ".join((tmp_path / "serve.log").read_text().replace("│", " ").split())
     assert f"in {weights}, held once for all requests ({why})" in panel
+
+
+def test_a_server_with_state_in_int8_answers_sensibly_and_holds_66_bytes_a_head(tmp_path: Path) -> None:
+    with serving(tmp_path, "--weights", "bf16", "--state", "int8", "--threads", "2") as server:
+        prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+        assert "Paris" in server.text(prompt, max_tokens=24)
+        (model,) = server.get("/v1/models")["data"]
+    loaded = model["headway"]
+    assert (loaded["state"], loaded["block_bytes"]) == ("int8", loaded["block_tokens"] * 2 * 30 * 3 * (64 + 2))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core import config, options
-from headway.core.config import NOT_YET, ClientOptions, Environment, Memory, Origins, ServeOptions
+from headway.core.config import ClientOptions, Environment, Memory, Origins, ServeOptions
 from headway.core.errors import ConfigError
 
 SOURCE = Path(config.__file__).parent
@@ -166,16 +166,12 @@ def test_a_gap_is_kept_by_an_automatic_step_and_refused_beside_a_fixed_one() -> 
         ServeOptions(step_tokens=256, gap_ms=80).validate()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"state": "int8"}],
-)  # fmt: skip
-def test_an_option_without_effect_is_refused_until_it_has_one(options: dict[str, object]) -> None:
-    (name,) = options
-    assert name in NOT_YET
-    with pytest.raises(ConfigError, match="is not implemented yet") as caught:
-        ServeOptions(**options).validate()
-    assert caught.value.option == "--" + name.replace("_", "-")
+def test_state_has_four_formats_and_a_refusal_names_them() -> None:
+    for state in ("auto", "fp32", "bf16", "int8"):
+        ServeOptions(state=state).validate()
+    with pytest.raises(ConfigError, match="auto, fp32, bf16, int8") as caught:
+        ServeOptions(state="int9").validate()
+    assert caught.value.option == "--state"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headway.core import options
 from headway.core.errors import ConfigError
@@ -19,7 +18,6 @@ from headway.core.options import (
     Origins,
     decimal,
     file_name,
-    flag,
     folder_name,
     key,
     model_name,
@@ -287,10 +285,6 @@ class ServeOptions:
         """Raises ConfigError, naming the option, the need and the limit, if the values cannot work."""
         options.check(self)
         default = options.defaults(ServeOptions)
-        for name, refused in NOT_YET.items():
-            value = getattr(self, name)
-            if value != default[name] and refused(value):
-                raise ConfigError(flag(name), f"{value} is not implemented yet")
         self._check_tiers()
         if self.step_tokens is None:
             return
@@ -323,28 +317,9 @@ class ServeOptions:
         return self.gap_ms if self.step_tokens is None else None
 
 
-def _one_of(*values: str) -> Callable[[Any], bool]:
-    return lambda value: value in values
-
-
-#: Options whose effect does not exist yet: which of their values are refused. A line goes when its effect comes.
-NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "state": _one_of("int8"),
-}
-
-
-def _notes() -> dict[str, str]:
-    """What the help adds to options with an entry in NOT_YET."""
-    notes = {}
-    for name, refused in NOT_YET.items():
-        choices = [choice for choice in options.specs(ServeOptions)[name].choices if refused(choice)]
-        notes[name] = f" [not implemented yet: {', '.join(choices)}]"
-    return notes
-
-
 def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
     """Give a command's parser the options of `cls` (ServeOptions, ClientOptions)."""
-    options.add_arguments(parser, cls, _notes() if cls is ServeOptions else {})
+    options.add_arguments(parser, cls)
 
 
 def read_options(

@@ -190,14 +190,14 @@ def defaults(cls: type) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(cls)}
 
 
-def add_arguments(parser: argparse.ArgumentParser, cls: type, notes: Mapping[str, str]) -> None:
-    """Give `parser` the options of `cls`. `notes` are added to the help of the options that they name.
+def add_arguments(parser: argparse.ArgumentParser, cls: type) -> None:
+    """Give `parser` the options of `cls`.
 
     The parsed namespace holds only what was given, as text (or a bool, or a list of texts).
     """
     for name, spec in specs(cls).items():
         default = _shown_default(defaults(cls)[name])
-        help = (spec.help + default + notes.get(name, "")).replace("%", "%%")
+        help = (spec.help + default).replace("%", "%%")
         common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help}
         if spec.positional:
             parser.add_argument(
