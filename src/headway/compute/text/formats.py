@@ -16,8 +16,8 @@ from headway.core.plan import Span
 #: The most that int8 may move a token's probabilities, in nats: the Kullback-Leibler divergence from those of the
 #: format that would be taken otherwise, mean over the positions of a text. It stands for 1% of perplexity: of
 #: smollm2-135m it is 0.008 where perplexity on 49,664 tokens of prose is 0.7% higher, and 0.033 where that on
-#: 10,240 is 3.3% higher (one scale for all inputs of a row). Perplexity itself says less at this length: over texts of 384 tokens
-#: its rise has a standard deviation of 0.8%, the divergence one of 0.04%.
+#: 10,240 is 3.3% higher (one scale for all inputs of a row). Perplexity itself says less at this length: over texts
+#: of 384 tokens its rise has a standard deviation of 0.8%, the divergence one of 0.04%.
 MOST_DIVERGENCE = 0.015
 #: Tokens of the text that are read, at most; of fewer nothing is concluded.
 MOST_TOKENS, LEAST_TOKENS = 512, 64
