@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -165,7 +165,7 @@ async def load(
 # -- the run --------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, seconds: float, rounds: int, weights: list[str]) -> dict[str, Any]:
+def run(folder: Path, seconds: float, rounds: int, weights: list[str], batches: Sequence[int]) -> dict[str, Any]:
     """Rounds of all sides in turn at each number of clients; of each the median over the rounds."""
     given, file = texts(), folder / "texts.txt"
     file.write_text("\n".join(given))
@@ -181,7 +181,7 @@ def run(folder: Path, seconds: float, rounds: int, weights: list[str]) -> dict[s
         ask = {"seconds": seconds, "texts": str(file)}
         best = {}
         for name, peer in peers.items():
-            found = {batch: peer.ask(clients=64, batch=batch, **ask)["texts_per_s"] for batch in BATCHES}
+            found = {batch: peer.ask(clients=64, batch=batch, **ask)["texts_per_s"] for batch in batches}
             best[name] = max(found, key=found.__getitem__)
             print(
                 name, {batch: round(rate) for batch, rate in found.items()}, "best batch", best[name], file=sys.stderr
@@ -264,10 +264,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--weights", nargs="+", default=["fp32", "int8"])
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=BATCHES, help="tried for each peer; the best counts"
+    )
     args = parser.parse_args()
     if args.what == "setup":
         return setup(args.folder)
-    result = run(args.folder, args.seconds, args.rounds, args.weights)
+    result = run(args.folder, args.seconds, args.rounds, args.weights, args.batches)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "embeddings.json").write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))
