@@ -6,10 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-from text_report import PANELS, ours
-
+#: What the bars show.
+PANELS = (
+    "decode 1", "decode 8", "decode 32", "prefill 32 x 128", "prefill 1 x 512", "prefill 1 x 8,000",
+    "HTTP 1, output tok/s", "HTTP 8, output tok/s", "HTTP 32, output tok/s",
+)  # fmt: skip
 #: Of each kind of side a colour.
 OURS, THEIRS = ("#c8502d", "#e08b3e", "#7a2e1d", "#f0b890"), ("#5b6b7c", "#9aa5b1", "#2f6f8f", "#7fb3a6", "#8d7bb0")
+
+
+def ours(side: str) -> bool:
+    return side.startswith("headway")
 
 
 def bars(result: dict[str, Any], path: Path) -> None:

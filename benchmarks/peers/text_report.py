@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from text_plot import PANELS, bars, curves, ours
+
 RESULTS = Path(__file__).parent.parent / "results"
 Sample = dict[str, Any]
 Rows = dict[str, dict[str, dict[str, float]]]
@@ -122,8 +124,6 @@ def report(samples: list[Sample], machine: dict[str, Any]) -> None:
     for limit in result["bandwidth"]:
         print(f"\n{limit['says']}")
     with contextlib.suppress(ImportError):  # plots are an extra
-        from text_plot import bars, curves
-
         bars(result, RESULTS / "text_peers.png")
         curves(result, RESULTS / "text_peers_curves.png")
 
@@ -158,10 +158,6 @@ def bandwidth(samples: list[Sample]) -> list[dict[str, Any]]:
     return found
 
 
-PANELS = (
-    "decode 1", "decode 8", "decode 32", "prefill 32 x 128", "prefill 1 x 512", "prefill 1 x 8,000",
-    "HTTP 1, output tok/s", "HTTP 8, output tok/s", "HTTP 32, output tok/s",
-)  # fmt: skip
 TABLES: dict[str, Callable[[str], bool]] = {
     "tok/s": lambda name: name in {*PANELS, "whole job 32"} and not name.startswith("HTTP"),
     "over HTTP": lambda name: name.startswith("HTTP"),
@@ -185,10 +181,6 @@ def table(rows: Rows, columns: list[str]) -> str:
         "| best of Headway / best peer | " + " | ".join(_ratio(rows[column], column) for column in columns) + " |"
     )
     return "\n".join(lines)
-
-
-def ours(side: str) -> bool:
-    return side.startswith("headway")
 
 
 def _ratio(row: dict[str, dict[str, float]], column: str) -> str:
