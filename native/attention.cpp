@@ -10,8 +10,6 @@ using namespace headway;
 
 namespace {
 
-/* Rows of a tile, where a position's heads are not more by themselves: enough that turning the keys costs little. */
-const int TILE_ROWS = 48;
 /* Rows that enter at a time. */
 const int ENTER_ROWS = 8;
 /* A piece of work is at most this share of a thread's part, so that threads end together. */
@@ -45,7 +43,7 @@ void headway_attention::plan(const headway_span *spans, int span_count, const in
     pieces.clear();
     countdown_from.clear();
     blocks.assign(tables, tables + table_count);
-    const int group = shape.heads / shape.kv_heads, most = std::max(1, TILE_ROWS / group);
+    const int group = shape.heads / shape.kv_heads, most = std::max(1, kernels->tile_rows(shape.state_format) / group);
     int largest = 1;
     cost = 0;
     for (int i = 0; i < span_count; i++) {

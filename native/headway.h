@@ -19,10 +19,10 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 6
+#define HEADWAY_ABI 7
 
 /* What code is compiled for. `generic` runs everywhere. */
-enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8 };
+enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8, HEADWAY_AVX512BF16 = 16 };
 
 /* Number formats. HEADWAY_INT8 is for state alone: whole numbers, and behind those of a head one scale for them. */
 enum { HEADWAY_FP32 = 0, HEADWAY_BF16 = 1, HEADWAY_INT8 = 2 };

@@ -44,6 +44,8 @@ struct Heads {
 
 struct Kernels {
     int width;
+    /* How many rows a tile should have, where a position's heads are not more by themselves. */
+    int (*tile_rows)(int state_format);
     /* Floats that a tile of so many rows needs. */
     int64_t (*scratch_floats)(int rows, int dim);
     /* Floats of one partition's results of a tile. */
@@ -59,7 +61,7 @@ struct Kernels {
 
 extern const Kernels kernels_generic;
 #if defined(__x86_64__) || defined(_M_X64)
-extern const Kernels kernels_avx2, kernels_avx512;
+extern const Kernels kernels_avx2, kernels_avx512, kernels_avx512bf16;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
 #endif

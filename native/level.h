@@ -83,25 +83,20 @@ inline Weigh<float> weigh_for(const float *, int rows, int columns) { return wei
 inline Weigh<uint16_t> weigh_for(const uint16_t *, int rows, int columns) { return weigh_bf16[rows - 1][columns - 1]; }
 inline Weigh<int8_t> weigh_for(const int8_t *, int rows, int columns) { return weigh_int8[rows - 1][columns - 1]; }
 
+/* Of `rows` <= ROWS rows. */
 void score_strip(const float *queries, int rows, int dim, const float *keys, int count, float *scores) {
-    for (int vector = 0, vectors = padded(count) / WIDTH; vector < vectors; vector += COLUMNS) {
-        int columns = least(COLUMNS, vectors - vector);
-        for (int row = 0; row < rows; row += ROWS)
-            score_table[least(ROWS, rows - row) - 1][columns - 1](
-                queries + row * dim, keys + vector * WIDTH, dim, scores + row * PARTITION + vector * WIDTH);
-    }
+    for (int vector = 0, vectors = padded(count) / WIDTH; vector < vectors; vector += COLUMNS)
+        score_table[rows - 1][least(COLUMNS, vectors - vector) - 1](queries, keys + vector * WIDTH, dim,
+                                                                    scores + vector * WIDTH);
 }
 
-/* `wide_dim`: dim, a multiple of the width. */
+/* Of `rows` <= ROWS rows. `wide_dim`: dim, a multiple of the width. */
 template <typename T>
 void weigh_strip(const float *weights, int rows, const T *const *values, int count, float *out, int wide_dim) {
     const T *from[STRIP];
     for (int vector = 0, vectors = wide_dim / WIDTH; vector < vectors; vector += COLUMNS) {
-        int columns = least(COLUMNS, vectors - vector);
         for (int j = 0; j < count; j++) from[j] = values[j] + vector * WIDTH;
-        for (int row = 0; row < rows; row += ROWS)
-            weigh_for(values[0], least(ROWS, rows - row), columns)(
-                weights + row * PARTITION, from, count, out + row * wide_dim + vector * WIDTH, wide_dim);
+        weigh_for(values[0], rows, least(COLUMNS, vectors - vector))(weights, from, count, out + vector * WIDTH, wide_dim);
     }
 }
 
@@ -243,10 +238,11 @@ void merge(float *into, const float *part, int wide_dim, bool begins) {
         return;
     }
     float top = part[0] > into[0] ? part[0] : into[0];
-    float old_share = exponential(into[0] - top), share = exponential(part[0] - top);
+    float less[WIDTH] = {into[0] - top, part[0] - top};
+    store(less, exponential(load(less)));
     into[0] = top;
-    into[1] = into[1] * old_share + part[1] * share;
-    const Floats old_shares = set1(old_share), shares = set1(share);
+    into[1] = into[1] * less[0] + part[1] * less[1];
+    const Floats old_shares = set1(less[0]), shares = set1(less[1]);
     for (int d = 0; d < wide_dim; d += WIDTH)
         store(into + 2 + d, fma(load(into + 2 + d), old_shares, mul(load(part + 2 + d), shares)));
 }
@@ -259,6 +255,9 @@ void write_row(const float *merged, int dim, float *out) {
 }
 
 /* -- a tile */
+
+/* Enough that turning the keys costs little, and so few that their scores stay in the second-level cache. */
+enum { TILE_ROWS = 48 };
 
 /* Scratch memory of a tile. */
 struct Room {
@@ -277,11 +276,6 @@ struct Room {
     }
     float *end;
 };
-
-int64_t scratch_floats(int rows, int dim) {
-    float *none = nullptr;
-    return Room(none, rows, dim).end - none;
-}
 
 int64_t partial_floats(int rows, int dim) { return static_cast<int64_t>(rows) * (padded(dim) + 2); }
 
@@ -302,45 +296,64 @@ template <typename T> void place(const Tile &tile, int64_t position, int count, 
     }
 }
 
+/* do_it(first row, rows, positions of the partition that the last of them sees) for each group of rows that are multiplied
+ * together: none is multiplied with what the last does not see. */
+template <typename Do> inline void each_group(const Tile &tile, int partition, const Do &do_it) {
+    const int all = tile.positions * tile.group;
+    for (int row = 0; row < all; row += ROWS) {
+        const int rows = least(ROWS, all - row);
+        do_it(row, rows, seen_of(tile, row + rows - 1, partition));
+    }
+}
+
 /* One partition of all rows: parts[row] = [top, total, values…]. */
 template <typename T> void attend_partition(const Tile &tile, int partition, const Room &room) {
-    const int rows = tile.positions * tile.group, dim = tile.dim, wide_dim = padded(dim);
-    const int seen = seen_of(tile, rows - 1, partition); /* the last row sees the most */
+    const int all = tile.positions * tile.group, dim = tile.dim, wide_dim = padded(dim);
+    const int seen = seen_of(tile, all - 1, partition); /* the last row sees the most */
     const int64_t base = static_cast<int64_t>(partition) * PARTITION;
     const T *keys[PARTITION], *values[PARTITION];
     place(tile, base, seen, keys, values);
     fetch(keys, least(STRIP, seen), dim);
     for (int j = 0; j < seen; j += STRIP) {
-        int count = least(STRIP, seen - j);
+        const int count = least(STRIP, seen - j);
         turn_keys(keys + j, values + j, count, seen - j - count, dim, room.keys);
-        score_strip(room.queries, rows, dim, room.keys, count, room.scores + j);
+        each_group(tile, partition, [&](int row, int rows, int most) {
+            score_strip(room.queries + row * dim, rows, dim, room.keys, least(count, most - j),
+                        room.scores + row * PARTITION + j);
+        });
     }
     Scales scales;
     read_scales(keys, seen, dim, scales.keys);
     read_scales(values, seen, dim, scales.values);
-    for (int row = 0; row < rows; row++) {
-        float *part = room.parts + row * (wide_dim + 2);
-        int mine = seen_of(tile, row, partition);
-        if (mine)
-            soften<Held<T>::SCALED>(room.scores + row * PARTITION, mine, padded(seen), part, part + 1, &scales);
-        else
-            for (int k = 0; k < padded(seen); k++) room.scores[row * PARTITION + k] = 0.0f;
-    }
-    for (int i = 0; i < rows * wide_dim; i += WIDTH) store(room.sums + i, set1(0.0f));
-    /* Widened once where several groups of rows read them. */
-    const bool widen = dim % WIDTH || (rows > ROWS && sizeof(T) < sizeof(float));
-    for (int j = 0; j < seen; j += STRIP) {
-        int count = least(STRIP, seen - j);
-        if (widen) {
-            const float *widened[STRIP];
-            widen_values(values + j, count, dim, room.values);
-            for (int k = 0; k < count; k++) widened[k] = room.values + k * wide_dim;
-            weigh_strip(room.scores + j, rows, widened, count, room.sums, wide_dim);
-        } else {
-            weigh_strip(room.scores + j, rows, values + j, count, room.sums, wide_dim);
+    each_group(tile, partition, [&](int first, int rows, int most) {
+        for (int row = first; row < first + rows; row++) {
+            float *part = room.parts + row * (wide_dim + 2);
+            int mine = seen_of(tile, row, partition);
+            if (mine)
+                soften<Held<T>::SCALED>(room.scores + row * PARTITION, mine, padded(most), part, part + 1, &scales);
+            else
+                for (int k = 0; k < padded(most); k++) room.scores[row * PARTITION + k] = 0.0f;
         }
+    });
+    for (int i = 0; i < all * wide_dim; i += WIDTH) store(room.sums + i, set1(0.0f));
+    /* Widened once where several groups of rows read them. */
+    const bool widen = dim % WIDTH || (all > ROWS && sizeof(T) < sizeof(float));
+    for (int j = 0; j < seen; j += STRIP) {
+        const int count = least(STRIP, seen - j);
+        const float *widened[STRIP];
+        if (widen) widen_values(values + j, count, dim, room.values);
+        for (int k = 0; k < count; k++) widened[k] = room.values + k * wide_dim;
+        each_group(tile, partition, [&](int row, int rows, int most) {
+            const float *weights = room.scores + row * PARTITION + j;
+            float *sums = room.sums + row * wide_dim;
+            if (most <= j) return;
+            if (widen)
+                weigh_strip(weights, rows, widened, least(count, most - j), sums, wide_dim);
+            else
+                weigh_strip(weights, rows, values + j, least(count, most - j), sums, wide_dim);
+        });
     }
-    for (int row = 0; row < rows; row++)
+    for (int row = 0; row < all; row++)
         copy(room.parts + row * (wide_dim + 2) + 2, room.sums + row * wide_dim, wide_dim);
 }
 
@@ -358,25 +371,55 @@ void write_rows(const Tile &tile, const float *merged) {
                   tile.out + row / tile.group * tile.query_stride + row % tile.group * tile.dim);
 }
 
-void attend(const Tile &tile) {
-    const int rows = tile.positions * tile.group, dim = tile.dim;
-    const Room room(tile.scratch, rows, dim);
+/* A partition's results go to where they are merged later, or are merged now: partitions come in order. */
+void keep_partition(const Tile &tile, int partition, const float *parts, float *merged) {
+    const int64_t floats = partial_floats(tile.positions * tile.group, tile.dim);
+    if (tile.partials)
+        copy(tile.partials + partition * floats, parts, static_cast<int>(floats));
+    else
+        merge_partition(tile, partition, parts, merged);
+}
+
+template <typename T> void attend_floats(const Tile &tile) {
+    const int dim = tile.dim;
+    const Room room(tile.scratch, tile.positions * tile.group, dim);
     for (int i = 0; i < tile.positions; i++)
         copy(room.queries + i * tile.group * dim, tile.queries + i * tile.query_stride, tile.group * dim);
     for (int partition = tile.from; partition < tile.to; partition++) {
-        if (tile.state_format == HEADWAY_INT8)
-            attend_partition<int8_t>(tile, partition, room);
-        else if (tile.state_format == HEADWAY_BF16)
-            attend_partition<uint16_t>(tile, partition, room);
-        else
-            attend_partition<float>(tile, partition, room);
-        if (tile.partials)
-            copy(tile.partials + partition * partial_floats(rows, dim), room.parts,
-                 static_cast<int>(partial_floats(rows, dim)));
-        else
-            merge_partition(tile, partition, room.parts, room.merged);
+        attend_partition<T>(tile, partition, room);
+        keep_partition(tile, partition, room.parts, room.merged);
     }
     if (!tile.partials) write_rows(tile, room.merged);
+}
+
+#ifdef HEADWAY_PAIRS
+#include "pairs_level.h"
+#define HEADWAY_ROUNDED attend_pairs
+enum { ROUNDED_TILE_ROWS = PAIR_TILE_ROWS };
+#else
+#define HEADWAY_ROUNDED attend_floats
+enum { ROUNDED_TILE_ROWS = TILE_ROWS };
+#endif
+
+int tile_rows(int state_format) { return state_format == HEADWAY_FP32 ? TILE_ROWS : ROUNDED_TILE_ROWS; }
+
+int64_t scratch_floats(int rows, int dim) {
+    float *none = nullptr;
+    int64_t floats = Room(none, rows, dim).end - none;
+#ifdef HEADWAY_PAIRS
+    const int64_t pairs = PairRoom(none, rows, dim).end - none;
+    floats = pairs > floats ? pairs : floats;
+#endif
+    return floats;
+}
+
+void attend(const Tile &tile) {
+    if (tile.state_format == HEADWAY_INT8)
+        HEADWAY_ROUNDED<int8_t>(tile);
+    else if (tile.state_format == HEADWAY_BF16)
+        HEADWAY_ROUNDED<uint16_t>(tile);
+    else
+        attend_floats<float>(tile);
 }
 
 void finish(const Tile &tile) {
@@ -448,8 +491,8 @@ void enter(const Heads &heads, const void *row, const float *cosines, const floa
 
 extern const Kernels HEADWAY_NAME(kernels_, HEADWAY_LEVEL);
 const Kernels HEADWAY_NAME(kernels_, HEADWAY_LEVEL) = {
-    HEADWAY_LEVEL::WIDTH,  HEADWAY_LEVEL::scratch_floats, HEADWAY_LEVEL::partial_floats,
-    HEADWAY_LEVEL::attend, HEADWAY_LEVEL::finish,         HEADWAY_LEVEL::enter,
+    HEADWAY_LEVEL::WIDTH,  HEADWAY_LEVEL::tile_rows, HEADWAY_LEVEL::scratch_floats, HEADWAY_LEVEL::partial_floats,
+    HEADWAY_LEVEL::attend, HEADWAY_LEVEL::finish,    HEADWAY_LEVEL::enter,
 };
 
 } // namespace headway

@@ -27,7 +27,9 @@ int levels() {
     const bool avx2 = b & 1u << 5;
     const bool avx512 = (b & 1u << 16) && (b & 1u << 17) && (b & 1u << 30) && (b & 1u << 31); /* F DQ BW VL */
     if (!avx2) return HEADWAY_GENERIC;
-    return HEADWAY_GENERIC | HEADWAY_AVX2 | (avx512 && (low & 0xe6) == 0xe6 ? HEADWAY_AVX512 : 0);
+    if (!avx512 || (low & 0xe6) != 0xe6) return HEADWAY_GENERIC | HEADWAY_AVX2;
+    const bool bf16 = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
+    return HEADWAY_GENERIC | HEADWAY_AVX2 | HEADWAY_AVX512 | (bf16 ? HEADWAY_AVX512BF16 : 0);
 }
 
 int dots() {
@@ -72,6 +74,8 @@ const Kernels *kernels_of(int level) {
         return &kernels_avx2;
     case HEADWAY_AVX512:
         return &kernels_avx512;
+    case HEADWAY_AVX512BF16:
+        return &kernels_avx512bf16;
 #elif defined(__aarch64__)
     case HEADWAY_NEON:
         return &kernels_neon;
@@ -90,6 +94,7 @@ const EncoderKernels *encoder_of(int level) {
     case HEADWAY_AVX2:
         return &encoder_avx2;
     case HEADWAY_AVX512:
+    case HEADWAY_AVX512BF16: /* an encoder keeps no state */
         return &encoder_avx512;
 #elif defined(__aarch64__)
     case HEADWAY_NEON:

@@ -1,9 +1,11 @@
 /* Sixteen floats: AVX-512 F, BW, DQ, VL. */
 #include <immintrin.h>
 
+#ifndef HEADWAY_LEVEL
 #define HEADWAY_LEVEL avx512
+#endif
 
-namespace headway { namespace avx512 { namespace {
+namespace headway { namespace HEADWAY_LEVEL { namespace {
 
 typedef __m512 Floats;
 enum { WIDTH = 16, ROWS = 6, COLUMNS = 4 };

@@ -33,7 +33,7 @@ from headway.core.request import MOST_DRAFTS
 __all__ = ["ClientOptions", "Environment", "Memory", "Origins", "ServeOptions", "add_arguments", "read_options"]
 
 #: What `--native` may be: a choice, or a level of the native library by name.
-NATIVE = ("auto", "off", "avx512", "avx2", "neon", "generic")
+NATIVE = ("auto", "off", "avx512bf16", "avx512", "avx2", "neon", "generic")
 #: What `--weights` may be; no model has all of them.
 WEIGHTS = ("auto", "fp32", "bf16", "int8", "int4")
 

@@ -1,0 +1,227 @@
+/* Attention over state in bf16 or int8, at a level that multiplies pairs of bf16 numbers: twice as many at a time as of
+ * fp32. Queries and the softmax's weights are rounded to bf16; what the state holds is one already, or a whole number.
+ * Sums are fp32, each one chain in the order of dims, or of positions in pairs, so that no size changes its bits.
+ * Included by level.h. */
+
+/* Rows whose scores are computed, softened and spent before the next ones': they stay in the first-level cache. */
+enum { PAIR_ROWS = 4 * ROWS };
+/* Keys and values are laid out once for so many. */
+enum { PAIR_TILE_ROWS = 8 * PAIR_ROWS };
+
+/* Numbers as pairs: of a dim and the next (keys, queries), of a position and the next (values, weights). */
+struct PairRoom {
+    uint32_t *queries; /* [rows, halves] */
+    uint32_t *keys;    /* [strips, wide_halves, STRIP] */
+    uint32_t *values;  /* [PARTITION / 2, wide_dim] */
+    uint32_t *weights; /* [PAIR_ROWS, PARTITION / 2] */
+    float *scores;     /* [PAIR_ROWS, PARTITION] */
+    float *parts, *merged;
+    float *end;
+
+    PairRoom(float *at, int rows, int dim) {
+        const int wide_dim = padded(dim);
+        uint32_t *words = reinterpret_cast<uint32_t *>(at);
+        keys = words;
+        values = keys + PARTITION * wide_halves(dim);
+        weights = values + PARTITION / 2 * wide_dim;
+        queries = weights + PAIR_ROWS * PARTITION / 2;
+        scores = reinterpret_cast<float *>(queries + padded(rows * halves(dim)));
+        parts = scores + PAIR_ROWS * PARTITION;
+        merged = parts + rows * (wide_dim + 2);
+        end = merged + rows * (wide_dim + 2);
+    }
+    static int halves(int dim) { return (dim + 1) / 2; }
+    static int wide_halves(int dim) { return padded(halves(dim)); }
+};
+
+typedef void (*ScorePairs)(const uint32_t *queries, const uint32_t *keys, int halves, float *scores);
+
+/* scores[row][key] = sum over d of queries[row][d] * keys[d][key], d ascending in pairs. */
+template <int R, int C> void score_pairs(const uint32_t *queries, const uint32_t *keys, int halves, float *scores) {
+    Floats sums[R][C];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) sums[r][c] = set1(0.0f);
+    for (int d = 0; d < halves; d++) {
+        Pairs key[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) key[c] = load_pairs(keys + d * STRIP + c * WIDTH);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            const Pairs query = set1_pair(queries[r * halves + d]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; c++) sums[r][c] = dot_pairs(sums[r][c], key[c], query);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) store(scores + r * PARTITION + c * WIDTH, sums[r][c]);
+}
+
+typedef void (*WeighPairs)(const uint32_t *weights, const uint32_t *values, int pairs, int wide_dim, float *out, int stride);
+
+/* out[row][d] = sum over pairs j of weights[row][j] * values[j][d], j ascending. */
+template <int R, int C>
+void weigh_pairs(const uint32_t *weights, const uint32_t *values, int pairs, int wide_dim, float *out, int stride) {
+    Floats sums[R][C];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) sums[r][c] = set1(0.0f);
+    for (int j = 0; j < pairs; j++) {
+        Pairs value[C];
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) value[c] = load_pairs(values + j * wide_dim + c * WIDTH);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            const Pairs weight = set1_pair(weights[r * (PARTITION / 2) + j]);
+#pragma GCC unroll 8
+            for (int c = 0; c < C; c++) sums[r][c] = dot_pairs(sums[r][c], value[c], weight);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) store(out + r * stride + c * WIDTH, sums[r][c]);
+}
+
+#define HEADWAY_SCORE_PAIRS(R, C) score_pairs<R, C>
+#define HEADWAY_WEIGH_PAIRS(R, C) weigh_pairs<R, C>
+const ScorePairs score_pairs_table[ROWS][4] = HEADWAY_ROWS(HEADWAY_SCORE_PAIRS);
+const WeighPairs weigh_pairs_table[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_PAIRS);
+
+/* -- a partition's keys and values, as pairs */
+
+/* to [wide_halves, STRIP] for `count` <= STRIP keys; up to the next multiple of the width the last is repeated. The `after`
+ * keys that follow, and the values, are fetched. */
+template <typename T>
+void turn_pairs(const T *const *keys, const T *const *values, int count, int after, int dim, uint32_t *to) {
+    for (int j = 0; j < count; j += WIDTH) {
+        fetch(keys + j + STRIP, least(WIDTH, after - j), dim);
+        fetch(values + j, least(WIDTH, count - j), dim);
+        for (int d = 0; d < dim; d += 2 * WIDTH) {
+            Floats square[WIDTH];
+#pragma GCC unroll 16
+            for (int i = 0; i < WIDTH; i++)
+                square[i] = as_lanes(pairs_of(keys[least(j + i, count - 1)] + d, least(2 * WIDTH, dim - d)));
+            transpose(square, reinterpret_cast<float *>(to + d / 2 * STRIP + j), STRIP);
+        }
+    }
+}
+
+/* to [pairs, wide_dim]; the last of an odd count is paired with zeros, and so are dims from `dim` on. */
+template <typename T> void pair_values(const T *const *values, int count, int dim, uint32_t *to) {
+    const int wide_dim = padded(dim);
+    for (int j = 0; j < count; j += 2, to += wide_dim)
+        for (int d = 0; d < wide_dim; d += 2 * WIDTH) {
+            const int items = least(2 * WIDTH, dim - d);
+            const Pairs even = pairs_of(values[j] + d, items);
+            const Pairs odd = j + 1 < count ? pairs_of(values[j + 1] + d, items) : set1_pair(0);
+            Pairs low, high;
+            interleave(even, odd, &low, &high);
+            store_pairs(to + d, low);
+            if (d + WIDTH < wide_dim) store_pairs(to + d + WIDTH, high);
+        }
+}
+
+/* -- rows of a partition */
+
+/* weights[0 .. seen) = e^(score - the largest) as bf16, and zero up to `end`, a multiple of the width. Gives the largest
+ * and the sum, of what is not rounded. Scales as in `soften`; scores are changed. */
+template <bool SCALED>
+void soften_pairs(float *scores, int seen, int end, float *top, float *total, const Scales *scales, uint16_t *weights) {
+    const Floats none = set1(-__builtin_inff()), zero = set1(0.0f), log2_of_e = set1(1.44269504f);
+    Floats high = none;
+    for (int j = 0; j < seen; j += WIDTH) {
+        Floats score = load(scores + j);
+        if (SCALED) store(scores + j, score = mul(score, load(scales->keys + j)));
+        high = max(seen - j < WIDTH ? first(seen - j, score, none) : score, high);
+    }
+    *top = largest(high);
+    const Floats base = set1(-*top * 1.44269504f);
+    Floats sums = zero;
+    int j = 0;
+    for (; j < seen; j += WIDTH) {
+        Floats weight = power_of_two(fma(load(scores + j), log2_of_e, base));
+        if (seen - j < WIDTH) weight = first(seen - j, weight, zero);
+        sums = add(sums, weight);
+        if (SCALED) weight = mul(weight, load(scales->values + j));
+        if (SCALED && seen - j < WIDTH) weight = first(seen - j, weight, zero);
+        store_rounded(weights + j, weight);
+    }
+    for (; j < end; j += WIDTH) store_rounded(weights + j, zero);
+    *total = sum(sums);
+}
+
+/* parts[row] = [top, total, values…] of `count` <= PAIR_ROWS rows. Of a group of rows that are multiplied together, none
+ * is multiplied with positions that the last does not see. */
+template <typename T>
+void attend_rows(const Tile &tile, int partition, int row, int count, const PairRoom &room, const Scales &scales) {
+    const int dim = tile.dim, wide_dim = padded(dim), halves = PairRoom::halves(dim), stride = wide_dim + 2;
+    const int most = seen_of(tile, row + count - 1, partition);
+    for (int j = 0; j < most; j += STRIP)
+        for (int group = 0; group < count; group += ROWS) {
+            const int rows = least(ROWS, count - group);
+            const int vectors = padded(least(STRIP, seen_of(tile, row + group + rows - 1, partition) - j)) / WIDTH;
+            for (int vector = 0; vector < vectors; vector += COLUMNS)
+                score_pairs_table[rows - 1][least(COLUMNS, vectors - vector) - 1](
+                    room.queries + (row + group) * halves, room.keys + j * PairRoom::wide_halves(dim) + vector * WIDTH,
+                    halves, room.scores + group * PARTITION + j + vector * WIDTH);
+        }
+    for (int group = 0; group < count; group += ROWS) {
+        const int rows = least(ROWS, count - group), seen = seen_of(tile, row + group + rows - 1, partition);
+        for (int r = group; r < group + rows; r++) {
+            float *part = room.parts + (row + r) * stride;
+            soften_pairs<Held<T>::SCALED>(room.scores + r * PARTITION, seen_of(tile, row + r, partition), padded(seen), part,
+                                          part + 1, &scales,
+                                          reinterpret_cast<uint16_t *>(room.weights + r * (PARTITION / 2)));
+        }
+        for (int vector = 0, vectors = seen ? wide_dim / WIDTH : 0; vector < vectors; vector += COLUMNS)
+            weigh_pairs_table[rows - 1][least(COLUMNS, vectors - vector) - 1](
+                room.weights + group * (PARTITION / 2), room.values + vector * WIDTH, (seen + 1) / 2, wide_dim,
+                room.parts + (row + group) * stride + 2 + vector * WIDTH, stride);
+    }
+}
+
+template <typename T> void attend_partition_pairs(const Tile &tile, int partition, const PairRoom &room) {
+    const int rows = tile.positions * tile.group, dim = tile.dim;
+    const int seen = seen_of(tile, rows - 1, partition);
+    const T *keys[PARTITION], *values[PARTITION];
+    place(tile, static_cast<int64_t>(partition) * PARTITION, seen, keys, values);
+    fetch(keys, least(STRIP, seen), dim);
+    for (int j = 0; j < seen; j += STRIP) {
+        const int count = least(STRIP, seen - j);
+        turn_pairs(keys + j, values + j, count, seen - j - count, dim, room.keys + j * PairRoom::wide_halves(dim));
+    }
+    pair_values(values, seen, dim, room.values);
+    Scales scales;
+    read_scales(keys, seen, dim, scales.keys);
+    read_scales(values, seen, dim, scales.values);
+    for (int row = 0; row < rows; row += PAIR_ROWS)
+        attend_rows<T>(tile, partition, row, least(PAIR_ROWS, rows - row), room, scales);
+}
+
+/* [rows, halves], rounded; an odd dim is paired with zero. */
+void round_queries(const Tile &tile, uint32_t *to) {
+    const int dim = tile.dim, halves = PairRoom::halves(dim);
+    for (int row = 0; row < tile.positions * tile.group; row++, to += halves) {
+        const float *from = tile.queries + row / tile.group * tile.query_stride + row % tile.group * dim;
+        uint16_t *items = reinterpret_cast<uint16_t *>(to);
+        items[2 * halves - 1] = 0;
+        int d = 0;
+        for (; d + WIDTH <= dim; d += WIDTH) store_rounded(items + d, load(from + d));
+        for (; d < dim; d++) narrow(from[d], items + d);
+    }
+}
+
+template <typename T> void attend_pairs(const Tile &tile) {
+    const PairRoom room(tile.scratch, tile.positions * tile.group, tile.dim);
+    round_queries(tile, room.queries);
+    for (int partition = tile.from; partition < tile.to; partition++) {
+        attend_partition_pairs<T>(tile, partition, room);
+        keep_partition(tile, partition, room.parts, room.merged);
+    }
+    if (!tile.partials) write_rows(tile, room.merged);
+}
