@@ -32,7 +32,7 @@ FLAGS = (
     "-ffp-contract=off",
     "-fno-math-errno",
     "-pthread",
-    "-g1",
+    "-g0",
 )
 #: Kernels are compiled once per level, each file for its processors only (those of others compile to nothing);
 #: nothing else is compiled for more than the baseline. Flags are x86's.
@@ -108,7 +108,7 @@ def build(target: Path, command: list[str] | None = None, machine: str | None = 
 def _link_flags(command: list[str]) -> list[str]:
     """The library brings the C++ runtime that it was compiled with, hidden: torch brings its own."""
     zig = "ziglang" in command or "zig" in Path(command[0]).name  # it does all but the last of itself
-    flags = ["-pthread", "-s"] if zig else ["-pthread", "-static-libstdc++", "-static-libgcc"]
+    flags = ["-pthread", "-s"] if zig else ["-pthread", "-s", "-static-libstdc++", "-static-libgcc"]
     if sys.platform == "darwin":
         return ["-pthread"]
     return flags if sys.platform == "win32" else [*flags, f"-Wl,--version-script={HERE / 'exports.map'}"]

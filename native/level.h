@@ -83,20 +83,25 @@ inline Weigh<float> weigh_for(const float *, int rows, int columns) { return wei
 inline Weigh<uint16_t> weigh_for(const uint16_t *, int rows, int columns) { return weigh_bf16[rows - 1][columns - 1]; }
 inline Weigh<int8_t> weigh_for(const int8_t *, int rows, int columns) { return weigh_int8[rows - 1][columns - 1]; }
 
-/* Of `rows` <= ROWS rows. */
 void score_strip(const float *queries, int rows, int dim, const float *keys, int count, float *scores) {
-    for (int vector = 0, vectors = padded(count) / WIDTH; vector < vectors; vector += COLUMNS)
-        score_table[rows - 1][least(COLUMNS, vectors - vector) - 1](queries, keys + vector * WIDTH, dim,
-                                                                    scores + vector * WIDTH);
+    for (int vector = 0, vectors = padded(count) / WIDTH; vector < vectors; vector += COLUMNS) {
+        int columns = least(COLUMNS, vectors - vector);
+        for (int row = 0; row < rows; row += ROWS)
+            score_table[least(ROWS, rows - row) - 1][columns - 1](
+                queries + row * dim, keys + vector * WIDTH, dim, scores + row * PARTITION + vector * WIDTH);
+    }
 }
 
-/* Of `rows` <= ROWS rows. `wide_dim`: dim, a multiple of the width. */
+/* `wide_dim`: dim, a multiple of the width. */
 template <typename T>
 void weigh_strip(const float *weights, int rows, const T *const *values, int count, float *out, int wide_dim) {
     const T *from[STRIP];
     for (int vector = 0, vectors = wide_dim / WIDTH; vector < vectors; vector += COLUMNS) {
+        int columns = least(COLUMNS, vectors - vector);
         for (int j = 0; j < count; j++) from[j] = values[j] + vector * WIDTH;
-        weigh_for(values[0], rows, least(COLUMNS, vectors - vector))(weights, from, count, out + vector * WIDTH, wide_dim);
+        for (int row = 0; row < rows; row += ROWS)
+            weigh_for(values[0], least(ROWS, rows - row), columns)(
+                weights + row * PARTITION, from, count, out + row * wide_dim + vector * WIDTH, wide_dim);
     }
 }
 
@@ -440,6 +445,20 @@ void normalise(float *x, int dim, const float *weight, float eps) {
     for (int d = 0; d < dim; d++) x[d] = x[d] * inverse * weight[d];
 }
 
+/* y = x turned by a position's angles: dim d and dim d + half are a plane's coordinates. */
+inline void turn_head(const float *x, const float *cosines, const float *sines, int half, float *y) {
+    int d = 0;
+    for (; d + WIDTH <= half; d += WIDTH) {
+        const Floats a = load(x + d), b = load(x + d + half);
+        store(y + d, add(mul(a, load(cosines + d)), mul(b, load(sines + d))));
+        store(y + d + half, add(mul(b, load(cosines + d + half)), mul(a, load(sines + d + half))));
+    }
+    for (; d < half; d++) {
+        y[d] = x[d] * cosines[d] + x[d + half] * sines[d];
+        y[d + half] = x[d + half] * cosines[d + half] + x[d] * sines[d + half];
+    }
+}
+
 template <typename In, typename State>
 void enter_as(const Heads &heads, const In *row, const float *cosines, const float *sines, float *queries, State *slot,
               float *scratch) {
@@ -451,10 +470,7 @@ void enter_as(const Heads &heads, const In *row, const float *cosines, const flo
         if (heads.norms) normalise(x, dim, heads.norms + head * dim, heads.eps);
         const float *turn = x;
         if (cosines) {
-            for (int d = 0; d < half; d++) {
-                y[d] = x[d] * cosines[d] + x[d + half] * sines[d];
-                y[d + half] = x[d + half] * cosines[d + half] + x[d] * sines[d + half];
-            }
+            turn_head(x, cosines, sines, half, y);
             turn = y;
         }
         if (head < heads.heads)

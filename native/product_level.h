@@ -152,7 +152,7 @@ const AddUp fours_of_four[] = {add_up_fours<1, 4>, add_up_fours<2, 4>};
 /* x / (1 + e^-x); e to a power above zero is never asked for, lest it overflow. */
 inline Floats silu(Floats x) {
     const Floats zero = set1(0.0f), one = set1(1.0f);
-    const Floats less = exponential(sub(zero, max(sub(zero, x), x)));
+    const Floats less = exponential_near(sub(zero, max(sub(zero, x), x)));
     return div(mul(x, select_below(x, zero, less, one)), add(one, less));
 }
 
@@ -291,23 +291,25 @@ inline float scale_of(float top, float bound) {
 /* Notes the high digits of whole numbers some of which are beyond 127, and leaves the low ones. False if there is no room
  * for so many. */
 inline bool note_far(Floats &whole, int first, const Rounded &to, RowScale &scales) {
-    float lanes[WIDTH];
-    store(lanes, whole);
+    /* The nearest multiple of 256, of two the upper: a half more, no number is in the middle. */
+    const Floats high = round(mul(add(whole, set1(0.5f)), set1(1.0f / 256)));
+    whole = sub(whole, mul(high, set1(256.0f)));
+    int8_t bytes[WIDTH];
+    store_bytes(bytes, high);
     for (int i = 0; i < WIDTH; i += STEP) {
-        Far step = {(first + i) / STEP, {}};
-        int sum = 0, any = 0;
-        for (int k = 0; k < STEP; k++) {
-            const int high = (static_cast<int>(lanes[i + k]) + 128) >> 8;
-            lanes[i + k] -= static_cast<float>(256 * high);
-            step.high[k] = static_cast<int8_t>(high);
-            sum += high, any |= high;
-        }
+        int32_t any;
+        __builtin_memcpy(&any, bytes + i, sizeof any);
         if (!any) continue;
         if (scales.far_count == to.most_far) return false;
-        to.far[scales.far_count++] = step;
+        Far &step = to.far[scales.far_count++];
+        step.step = (first + i) / STEP;
+        int sum = 0;
+        for (int k = 0; k < STEP; k++) {
+            step.high[k] = bytes[i + k];
+            sum += bytes[i + k];
+        }
         scales.far_offset -= 128 * sum;
     }
-    whole = load(lanes);
     return true;
 }
 

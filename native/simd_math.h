@@ -26,6 +26,10 @@ inline Floats exponential(Floats x) {
     return zero_below(power, least_power, times_power(y, n));
 }
 
+#ifndef HEADWAY_EXPONENTIAL_NEAR
+inline Floats exponential_near(Floats x) { return exponential(x); }
+#endif
+
 inline float exponential(float x) {
     float lanes[WIDTH];
     store(lanes, exponential(set1(x)));

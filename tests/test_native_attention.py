@@ -247,11 +247,15 @@ def test_state_is_written_where_the_table_says_and_nowhere_else_rounded_as_torch
 
 
 @AT_EVERY_LEVEL
-def test_large_scores_do_not_overflow(level):
-    made = world((4, 2, 16, False), [300])
+@OF_EVERY_FORMAT
+def test_large_scores_do_not_overflow(level, held):
+    made = world((4, 2, 16, False), [300], held=held)
     made.qkv[0].mul_(40)
     (found,) = made.whole(level)
-    assert torch.allclose(found.double(), made.reference(0), rtol=2e-3, atol=2e-2)
+    rounded = rounds(level, held)
+    # A score of thousands has errors of a thousandth in fp32; those of the rounded numbers are relative, of values near 40.
+    tolerance = {"rtol": 2e-3, "atol": 2e-2 if held is FP32 else 0.4}
+    assert torch.allclose(found.double(), made.reference(0, rounded=rounded), **tolerance)
 
 
 def test_blocks_and_positions_that_do_not_exist_are_refused():
