@@ -16,8 +16,8 @@ struct WholeRoom {
         scores = queries + QUERIES * dim;
         sums = scores + QUERIES * PARTITION;
         parts = sums + QUERIES * dim;
-        merged = parts + QUERIES * (dim + 2);
-        end = merged + QUERIES * (dim + 2);
+        merged = parts + QUERIES * part_floats(dim);
+        end = merged + QUERIES * part_floats(dim);
     }
 };
 
@@ -78,15 +78,15 @@ void attend_rows(const Whole &whole, int first, int rows, const WholeRoom &room)
     for (int partition = 0; partition < parts; partition++) {
         attend_to(whole, partition, rows, room, tops, totals);
         for (int row = 0; row < rows; row++) {
-            float *part = room.parts + row * (dim + 2);
-            part[0] = tops[row];
-            part[1] = totals[row];
-            copy(part + 2, room.sums + row * dim, dim);
-            merge(room.merged + row * (dim + 2), part, dim, partition == 0);
+            float *part = room.parts + row * part_floats(dim);
+            top_of(part, dim) = tops[row];
+            total_of(part, dim) = totals[row];
+            copy(part, room.sums + row * dim, dim);
+            merge(room.merged + row * part_floats(dim), part, dim, partition == 0);
         }
     }
     for (int row = 0; row < rows; row++)
-        write_row(room.merged + row * (dim + 2), dim, whole.out + (first + row) * whole.out_stride);
+        write_row(room.merged + row * part_floats(dim), dim, whole.out + (first + row) * whole.out_stride);
 }
 
 void attend_whole(const Whole &whole) {

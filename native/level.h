@@ -236,27 +236,32 @@ void soften(float *scores, int seen, int end, float *top, float *total, const Sc
     *total = sum(sums);
 }
 
-/* What a row's partitions so far come to: [top, total, values…]. */
-void merge(float *into, const float *part, int wide_dim, bool begins) {
+/* What a row's positions come to: values [wide_dim], the largest score, and the sum of weights, a whole number of vectors. */
+inline int part_floats(int dim) { return padded(dim) + padded(2); }
+inline float &top_of(float *part, int wide_dim) { return part[wide_dim]; }
+inline float &total_of(float *part, int wide_dim) { return part[wide_dim + 1]; }
+
+/* What a row's partitions so far come to. */
+void merge(float *into, float *part, int wide_dim, bool begins) {
     if (begins) {
         copy(into, part, wide_dim + 2);
         return;
     }
-    float top = part[0] > into[0] ? part[0] : into[0];
-    float less[WIDTH] = {into[0] - top, part[0] - top};
-    store(less, exponential(load(less)));
-    into[0] = top;
-    into[1] = into[1] * less[0] + part[1] * less[1];
+    const float old_top = top_of(into, wide_dim), new_top = top_of(part, wide_dim), top = new_top > old_top ? new_top : old_top;
+    float less[WIDTH];
+    store(less, exponential(first(1, set1(old_top - top), set1(new_top - top))));
+    top_of(into, wide_dim) = top;
+    total_of(into, wide_dim) = total_of(into, wide_dim) * less[0] + total_of(part, wide_dim) * less[1];
     const Floats old_shares = set1(less[0]), shares = set1(less[1]);
     for (int d = 0; d < wide_dim; d += WIDTH)
-        store(into + 2 + d, fma(load(into + 2 + d), old_shares, mul(load(part + 2 + d), shares)));
+        store(into + d, fma(load(into + d), old_shares, mul(load(part + d), shares)));
 }
 
-void write_row(const float *merged, int dim, float *out) {
-    const float total = merged[1];
+void write_row(float *merged, int dim, float *out) {
+    const float total = total_of(merged, padded(dim));
     int d = 0;
-    for (; d + WIDTH <= dim; d += WIDTH) store(out + d, div(load(merged + 2 + d), set1(total)));
-    for (; d < dim; d++) out[d] = merged[2 + d] / total;
+    for (; d + WIDTH <= dim; d += WIDTH) store(out + d, div(load(merged + d), set1(total)));
+    for (; d < dim; d++) out[d] = merged[d] / total;
 }
 
 /* -- a tile */
@@ -276,13 +281,13 @@ struct Room {
         scores = values + STRIP * wide_dim;
         sums = scores + rows * PARTITION;
         parts = sums + rows * wide_dim;
-        merged = parts + rows * (wide_dim + 2);
-        end = merged + rows * (wide_dim + 2);
+        merged = parts + rows * part_floats(dim);
+        end = merged + rows * part_floats(dim);
     }
     float *end;
 };
 
-int64_t partial_floats(int rows, int dim) { return static_cast<int64_t>(rows) * (padded(dim) + 2); }
+int64_t partial_floats(int rows, int dim) { return static_cast<int64_t>(rows) * part_floats(dim); }
 
 /* How many positions of a partition the row sees: none, if it ends before. */
 inline int seen_of(const Tile &tile, int row, int partition) {
@@ -311,7 +316,7 @@ template <typename Do> inline void each_group(const Tile &tile, int partition, c
     }
 }
 
-/* One partition of all rows: parts[row] = [top, total, values…]. */
+/* One partition of all rows, into parts. */
 template <typename T> void attend_partition(const Tile &tile, int partition, const Room &room) {
     const int all = tile.positions * tile.group, dim = tile.dim, wide_dim = padded(dim);
     const int seen = seen_of(tile, all - 1, partition); /* the last row sees the most */
@@ -332,10 +337,11 @@ template <typename T> void attend_partition(const Tile &tile, int partition, con
     read_scales(values, seen, dim, scales.values);
     each_group(tile, partition, [&](int first, int rows, int most) {
         for (int row = first; row < first + rows; row++) {
-            float *part = room.parts + row * (wide_dim + 2);
+            float *part = room.parts + row * part_floats(dim);
             int mine = seen_of(tile, row, partition);
             if (mine)
-                soften<Held<T>::SCALED>(room.scores + row * PARTITION, mine, padded(most), part, part + 1, &scales);
+                soften<Held<T>::SCALED>(room.scores + row * PARTITION, mine, padded(most), &top_of(part, wide_dim),
+                                        &total_of(part, wide_dim), &scales);
             else
                 for (int k = 0; k < padded(most); k++) room.scores[row * PARTITION + k] = 0.0f;
         }
@@ -359,30 +365,25 @@ template <typename T> void attend_partition(const Tile &tile, int partition, con
         });
     }
     for (int row = 0; row < all; row++)
-        copy(room.parts + row * (wide_dim + 2) + 2, room.sums + row * wide_dim, wide_dim);
+        copy(room.parts + row * part_floats(dim), room.sums + row * wide_dim, wide_dim);
 }
 
-void merge_partition(const Tile &tile, int partition, const float *parts, float *merged) {
-    const int rows = tile.positions * tile.group, row_floats = padded(tile.dim) + 2;
-    for (int row = 0; row < rows; row++)
-        if (seen_of(tile, row, partition))
-            merge(merged + row * row_floats, parts + row * row_floats, padded(tile.dim), partition == 0);
+/* The results of `count` rows from `first` on go to where they are merged later, or are merged now: partitions come in
+ * order. */
+void keep_rows(const Tile &tile, int partition, int first, int count, float *parts, float *merged) {
+    const int each = part_floats(tile.dim);
+    float *to = tile.partials + partition * partial_floats(tile.positions * tile.group, tile.dim) + first * each;
+    if (tile.partials) return copy(to, parts, count * each);
+    for (int row = 0; row < count; row++)
+        if (seen_of(tile, first + row, partition))
+            merge(merged + (first + row) * each, parts + row * each, padded(tile.dim), partition == 0);
 }
 
-void write_rows(const Tile &tile, const float *merged) {
-    const int rows = tile.positions * tile.group, row_floats = padded(tile.dim) + 2;
+void write_rows(const Tile &tile, float *merged) {
+    const int rows = tile.positions * tile.group, row_floats = part_floats(tile.dim);
     for (int row = 0; row < rows; row++)
         write_row(merged + row * row_floats, tile.dim,
                   tile.out + row / tile.group * tile.query_stride + row % tile.group * tile.dim);
-}
-
-/* A partition's results go to where they are merged later, or are merged now: partitions come in order. */
-void keep_partition(const Tile &tile, int partition, const float *parts, float *merged) {
-    const int64_t floats = partial_floats(tile.positions * tile.group, tile.dim);
-    if (tile.partials)
-        copy(tile.partials + partition * floats, parts, static_cast<int>(floats));
-    else
-        merge_partition(tile, partition, parts, merged);
 }
 
 template <typename T> void attend_floats(const Tile &tile) {
@@ -392,7 +393,7 @@ template <typename T> void attend_floats(const Tile &tile) {
         copy(room.queries + i * tile.group * dim, tile.queries + i * tile.query_stride, tile.group * dim);
     for (int partition = tile.from; partition < tile.to; partition++) {
         attend_partition<T>(tile, partition, room);
-        keep_partition(tile, partition, room.parts, room.merged);
+        keep_rows(tile, partition, 0, tile.positions * tile.group, room.parts, room.merged);
     }
     if (!tile.partials) write_rows(tile, room.merged);
 }
@@ -430,8 +431,12 @@ void attend(const Tile &tile) {
 void finish(const Tile &tile) {
     const int rows = tile.positions * tile.group;
     const Room room(tile.scratch, rows, tile.dim);
-    for (int partition = 0; partition < tile.to; partition++)
-        merge_partition(tile, partition, tile.partials + partition * partial_floats(rows, tile.dim), room.merged);
+    Tile merged = tile;
+    merged.partials = nullptr;
+    for (int partition = 0; partition < tile.to; partition++) {
+        float *parts = tile.partials + partition * partial_floats(rows, tile.dim);
+        keep_rows(merged, partition, 0, rows, parts, room.merged);
+    }
     write_rows(tile, room.merged);
 }
 

@@ -15,7 +15,8 @@ struct PairRoom {
     uint32_t *values;  /* [PARTITION / 2, wide_dim] */
     uint32_t *weights; /* [PAIR_ROWS, PARTITION / 2] */
     float *scores;     /* [PAIR_ROWS, PARTITION] */
-    float *parts, *merged;
+    float *parts;      /* [PAIR_ROWS, part_floats] */
+    float *merged;     /* [rows, part_floats] */
     float *end;
 
     PairRoom(float *at, int rows, int dim) {
@@ -27,8 +28,8 @@ struct PairRoom {
         queries = weights + PAIR_ROWS * PARTITION / 2;
         scores = reinterpret_cast<float *>(queries + padded(rows * halves(dim)));
         parts = scores + PAIR_ROWS * PARTITION;
-        merged = parts + rows * (wide_dim + 2);
-        end = merged + rows * (wide_dim + 2);
+        merged = parts + PAIR_ROWS * part_floats(dim);
+        end = merged + rows * part_floats(dim);
     }
     static int halves(int dim) { return (dim + 1) / 2; }
     static int wide_halves(int dim) { return padded(halves(dim)); }
@@ -133,33 +134,46 @@ template <typename T> void pair_values(const T *const *values, int count, int di
 template <bool SCALED>
 void soften_pairs(float *scores, int seen, int end, float *top, float *total, const Scales *scales, uint16_t *weights) {
     const Floats none = set1(-__builtin_inff()), zero = set1(0.0f), log2_of_e = set1(1.44269504f);
+    const int whole = seen / WIDTH * WIDTH, rest = seen - whole;
+    const auto score_at = [scores, scales](int at) {
+        if (!SCALED) return load(scores + at);
+        const Floats score = mul(load(scores + at), load(scales->keys + at));
+        store(scores + at, score);
+        return score;
+    };
     Floats high = none;
-    for (int j = 0; j < seen; j += WIDTH) {
-        Floats score = load(scores + j);
-        if (SCALED) store(scores + j, score = mul(score, load(scales->keys + j)));
-        high = max(seen - j < WIDTH ? first(seen - j, score, none) : score, high);
-    }
+    for (int j = 0; j < whole; j += WIDTH) high = max(score_at(j), high);
+    if (rest) high = max(first(rest, score_at(whole), none), high);
     *top = largest(high);
     const Floats base = set1(-*top * 1.44269504f);
+    const auto weight_at = [scores, log2_of_e, base](int at) {
+        return power_of_two(fma(load(scores + at), log2_of_e, base));
+    };
+    const auto scaled = [scales](int at, Floats weight) {
+        return SCALED ? mul(weight, load(scales->values + at)) : weight;
+    };
     Floats sums = zero;
-    int j = 0;
-    for (; j < seen; j += WIDTH) {
-        Floats weight = power_of_two(fma(load(scores + j), log2_of_e, base));
-        if (seen - j < WIDTH) weight = first(seen - j, weight, zero);
+    for (int j = 0; j < whole; j += WIDTH) {
+        const Floats weight = weight_at(j);
         sums = add(sums, weight);
-        if (SCALED) weight = mul(weight, load(scales->values + j));
-        if (SCALED && seen - j < WIDTH) weight = first(seen - j, weight, zero);
-        store_rounded(weights + j, weight);
+        store_rounded(weights + j, scaled(j, weight));
+    }
+    int j = whole;
+    if (rest) {
+        const Floats weight = first(rest, weight_at(j), zero);
+        sums = add(sums, weight);
+        store_rounded(weights + j, first(rest, scaled(j, weight), zero)); /* a scale beyond may be NaN */
+        j += WIDTH;
     }
     for (; j < end; j += WIDTH) store_rounded(weights + j, zero);
     *total = sum(sums);
 }
 
-/* parts[row] = [top, total, values…] of `count` <= PAIR_ROWS rows. Of a group of rows that are multiplied together, none
+/* `count` <= PAIR_ROWS rows. Of a group of rows that are multiplied together, none
  * is multiplied with positions that the last does not see. */
 template <typename T>
 void attend_rows(const Tile &tile, int partition, int row, int count, const PairRoom &room, const Scales &scales) {
-    const int dim = tile.dim, wide_dim = padded(dim), halves = PairRoom::halves(dim), stride = wide_dim + 2;
+    const int dim = tile.dim, wide_dim = padded(dim), halves = PairRoom::halves(dim), stride = part_floats(dim);
     const int most = seen_of(tile, row + count - 1, partition);
     for (int j = 0; j < most; j += STRIP)
         for (int group = 0; group < count; group += ROWS) {
@@ -173,16 +187,17 @@ void attend_rows(const Tile &tile, int partition, int row, int count, const Pair
     for (int group = 0; group < count; group += ROWS) {
         const int rows = least(ROWS, count - group), seen = seen_of(tile, row + group + rows - 1, partition);
         for (int r = group; r < group + rows; r++) {
-            float *part = room.parts + (row + r) * stride;
-            soften_pairs<Held<T>::SCALED>(room.scores + r * PARTITION, seen_of(tile, row + r, partition), padded(seen), part,
-                                          part + 1, &scales,
+            float *part = room.parts + r * stride;
+            soften_pairs<Held<T>::SCALED>(room.scores + r * PARTITION, seen_of(tile, row + r, partition), padded(seen),
+                                          &top_of(part, wide_dim), &total_of(part, wide_dim), &scales,
                                           reinterpret_cast<uint16_t *>(room.weights + r * (PARTITION / 2)));
         }
         for (int vector = 0, vectors = seen ? wide_dim / WIDTH : 0; vector < vectors; vector += COLUMNS)
             weigh_pairs_table[rows - 1][least(COLUMNS, vectors - vector) - 1](
                 room.weights + group * (PARTITION / 2), room.values + vector * WIDTH, (seen + 1) / 2, wide_dim,
-                room.parts + (row + group) * stride + 2 + vector * WIDTH, stride);
+                room.parts + group * stride + vector * WIDTH, stride);
     }
+    keep_rows(tile, partition, row, count, room.parts, room.merged);
 }
 
 template <typename T> void attend_partition_pairs(const Tile &tile, int partition, const PairRoom &room) {
@@ -221,7 +236,6 @@ template <typename T> void attend_pairs(const Tile &tile) {
     round_queries(tile, room.queries);
     for (int partition = tile.from; partition < tile.to; partition++) {
         attend_partition_pairs<T>(tile, partition, room);
-        keep_partition(tile, partition, room.parts, room.merged);
     }
     if (!tile.partials) write_rows(tile, room.merged);
 }
