@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,11 +16,28 @@ import torch
 from headway.compute.kernels.state import PagedState
 from headway.compute.kernels.state_format import STATE_FORMATS
 from headway.compute.models.spec import DecoderSpec
+from headway.core.collecting import importing
 from headway.core.plan import Span, StepPlan
 from tiny_decoders import greedy, load, oracle, tokens
 
-SAMPLES = """
+#: What happens in a process that loads text models, in which nothing was imported before.
+FRESH = """
+import gc
+import json
 import sys
+from headway.core.errors import HeadwayError
+from headway.replica import loading
+from headway.replica.options import ModelOptions, ReplicaOptions
+
+full = []
+gc.callbacks.append(lambda phase, info: full.append(phase) if info["generation"] == 2 else None)
+try:
+    model = ModelOptions(model=f"{sys.argv[1]}/nothing")
+    loading._load_text(model, ReplicaOptions(models=(model,), cache=sys.argv[1]), print)
+except HeadwayError:
+    pass
+said = {"full_collections": len(full), "frozen": gc.get_freeze_count(), "collects": gc.isenabled()}
+
 import torch
 from headway.compute.text import executor
 from headway.core.plan import Draw, Sampling
@@ -32,8 +52,15 @@ draws = [Draw(0, 4, sampling, history=(1, 2, 3), prompt=2, logprobs=2) for sampl
 logits = torch.randn(len(draws), 300)
 for row, token in enumerate(executor.choose(logits, list(enumerate(draws)))):
     executor.report(logits[row], token, 2)
-print(sorted(set(sys.modules) - before))
+print(json.dumps(said | {"imported": sorted(set(sys.modules) - before)}))
 """
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    command = [sys.executable, "-c", FRESH, str(tmp_path_factory.mktemp("empty"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("native", ["off", "auto"])
@@ -68,6 +95,25 @@ def test_the_first_block_of_a_large_pool_takes_few_pages() -> None:
     assert process.memory_info().rss - before < 32 << 20
 
 
-def test_the_first_tokens_are_chosen_without_importing_anything() -> None:
-    done = subprocess.run([sys.executable, "-c", SAMPLES], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_the_first_tokens_are_chosen_without_importing_anything(fresh: dict[str, Any]) -> None:
+    assert fresh["imported"] == []
+
+
+def test_a_replica_imports_without_looking_for_garbage_and_never_looks_at_modules(fresh: dict[str, Any]) -> None:
+    assert fresh["full_collections"] == 0 and fresh["frozen"] > 100_000
+    assert fresh["collects"]
+
+
+def test_only_the_first_imports_are_spared() -> None:
+    """Later there may be garbage, which would stay for good."""
+    gc.unfreeze()
+    try:
+        with importing():
+            assert not gc.isenabled()
+        assert gc.isenabled() and (spared := gc.get_freeze_count())
+        later = [[] for _ in range(1_000)]
+        with importing():
+            pass
+        assert gc.get_freeze_count() <= spared and len(later) == 1_000
+    finally:
+        gc.unfreeze()
