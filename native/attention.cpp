@@ -44,6 +44,7 @@ void headway_attention::plan(const headway_span *spans, int span_count, const in
     countdown_from.clear();
     blocks.assign(tables, tables + table_count);
     const int group = shape.heads / shape.kv_heads, most = std::max(1, kernels->tile_rows(shape.state_format) / group);
+    const int64_t items = head_items(shape.state_format, shape.head_dim);
     int largest = 1;
     cost = 0;
     for (int i = 0; i < span_count; i++) {
@@ -59,8 +60,8 @@ void headway_attention::plan(const headway_span *spans, int span_count, const in
         const int32_t *table = blocks.data() + span.blocks;
         for (int j = 0; j < span.count; j++) {
             const int64_t position = span.start + static_cast<int64_t>(j);
-            enters.push_back({position, static_cast<int64_t>(table[position / shape.block_tokens]) * shape.block_tokens +
-                                            position % shape.block_tokens});
+            enters.push_back({position, table[position / shape.block_tokens] * block_items() +
+                                            position % shape.block_tokens * items});
         }
     }
     const int64_t most_cost = cost / (pool->threads() * PIECES_PER_THREAD) + 1;
@@ -119,17 +120,16 @@ void headway_attention::run(int worker, const LayerAttention &call, AttentionSta
 void headway_attention::enter(const LayerAttention &call, int first, int last, float *room) {
     const int64_t row_bytes =
         static_cast<int64_t>(shape.heads + 2 * shape.kv_heads) * shape.head_dim * item_bytes(call.format);
-    const int64_t head_bytes = head_items(shape.state_format, shape.head_dim) * item_bytes(shape.state_format);
     Heads mine = heads;
     mine.format = call.format;
     mine.norms = shape.head_norms ? shape.head_norms[call.layer] : nullptr;
     for (int row = first; row < last; row++) {
-        const Enter &at = enters[static_cast<size_t>(row)];
-        const int64_t turn = at.position * shape.head_dim;
+        const Enter &enter = enters[static_cast<size_t>(row)];
+        const int64_t turn = enter.position * shape.head_dim;
         kernels->enter(mine, call.qkv + row * row_bytes, shape.cosines ? shape.cosines + turn : nullptr,
                        shape.cosines ? shape.sines + turn : nullptr,
                        queries.get(0) + static_cast<int64_t>(row) * shape.heads * shape.head_dim,
-                       plane(call.layer, 0) + at.slot * head_bytes, room);
+                       plane(call.layer, 0) + enter.at * item_bytes(shape.state_format), room);
     }
 }
 
@@ -144,6 +144,7 @@ void headway_attention::attend(const LayerAttention &call, const Piece &piece, f
     tile.out = call.out + at;
     tile.keys = plane(call.layer, piece.kv_head);
     tile.values = plane(call.layer, shape.kv_heads + piece.kv_head);
+    tile.block_items = block_items();
     tile.blocks = blocks.data() + rows.blocks;
     tile.start = rows.start;
     tile.positions = rows.positions;
@@ -183,7 +184,7 @@ headway_attention *headway_attention_open(const headway_attention_shape *shape, 
     made->kernels = kernels;
     made->pool = &pool->pool;
     made->heads = {shape->heads,        shape->kv_heads, shape->head_dim, shape->scale, shape->norm_eps, nullptr, 0,
-                   shape->state_format, shape->slots * head_items(shape->state_format, shape->head_dim)};
+                   shape->state_format, shape->block_tokens * head_items(shape->state_format, shape->head_dim)};
     return made;
 }
 

@@ -46,8 +46,9 @@ struct Piece {
     int split; /* which countdown says that all of a tile's pieces are done; -1: there is one piece */
 };
 
+/* `at`: items from the state of the layer's first head in block 0. */
 struct Enter {
-    int64_t position, slot;
+    int64_t position, at;
 };
 
 /* A layer's attention within a step. */
@@ -85,10 +86,13 @@ struct headway_attention {
     headway::LayerAttention alone;
     headway::AttentionStages stages;
 
+    /* A layer's head in block 0. */
     char *plane(int layer, int head) const {
         return static_cast<char *>(shape.state) + (static_cast<int64_t>(layer) * 2 * shape.kv_heads + head) *
                                                       heads.plane * headway::item_bytes(shape.state_format);
     }
+    /* Items from one block to the next. */
+    int64_t block_items() const { return static_cast<int64_t>(shape.layers) * 2 * shape.kv_heads * heads.plane; }
 
     /* Whether every position has a block, and every block and rotation that is named exists. */
     bool sound(const headway_span *spans, int span_count, const int32_t *tables, int64_t table_count) const;

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 7
+#define HEADWAY_ABI 8
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8, HEADWAY_AVX512BF16 = 16 };
@@ -53,7 +53,7 @@ typedef struct headway_attention headway_attention;
 
 /* A model's attention and where its state lies.
  *
- * state         layers one after another, each [2 * kv_heads, slots, head_dim]: keys of all heads, then values;
+ * state         [blocks, layers, 2 * kv_heads, block_tokens, head_dim]: of each layer keys of all heads, then values;
  *               borrowed until headway_attention_close. In int8 a head of a slot takes head_dim + 2 bytes: numbers
  *               from -127 to 127, the nearest multiples of a scale, then the scale, a bf16: the head's largest
  *               magnitude / 127, rounded up; NaN where a number is not finite. A step reads its own positions, too, as

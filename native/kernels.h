@@ -24,7 +24,8 @@ struct Tile {
     const float *queries; /* of the first position and head; the group's heads follow each other */
     int64_t query_stride; /* floats from one position to the next; of `out` too */
     float *out;
-    const void *keys, *values; /* of the key head: [slots, head_items] */
+    const void *keys, *values; /* of the key head in block 0: [block_tokens, head_items] */
+    int64_t block_items;       /* items from one block to the next */
     const int32_t *blocks;
     int64_t start; /* the first row's position; it sees that and all before */
     int positions, group, dim, block_tokens, state_format;

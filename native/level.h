@@ -299,7 +299,7 @@ template <typename T> void place(const Tile &tile, int64_t position, int count, 
     const int64_t items = head_items(tile.state_format, tile.dim);
     int64_t block = position / tile.block_tokens, offset = position % tile.block_tokens;
     for (int j = 0; j < count; j++) {
-        int64_t at = (static_cast<int64_t>(tile.blocks[block]) * tile.block_tokens + offset) * items;
+        int64_t at = tile.blocks[block] * tile.block_items + offset * items;
         keys[j] = static_cast<const T *>(tile.keys) + at;
         values[j] = static_cast<const T *>(tile.values) + at;
         if (++offset == tile.block_tokens) offset = 0, block++;

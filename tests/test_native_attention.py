@@ -239,10 +239,10 @@ def test_state_is_written_where_the_table_says_and_nowhere_else_rounded_as_torch
         bits = heads.view(torch.int32)
         bits[::2].bitwise_and_(~0xFFFF).bitwise_or_(0x8000)  # in the middle between two bf16 numbers
     made.step(made.attention(level, 2), [(0, 0, 21)], layer=0)
-    slots = made.state.slots([Span(0, (1,) * 21, made.tables[0])])
+    spans = [Span(0, (1,) * 21, made.tables[0])]
     values = heads[:, 8:].transpose(0, 1)
-    assert torch.equal(made.state.layers[0][2:, slots], held.pack(values))
-    made.state.layers[0][:, slots] = 7
+    assert torch.equal(made.state.read(0, spans)[2:], held.pack(values))
+    made.state.layer_blocks[0].view(-1, held.items(16))[made.state.places(spans)] = 7
     assert bool((made.state._all == 7).all())
 
 

@@ -138,8 +138,7 @@ def keys(served: Served) -> list[bytes]:
 
 def served_state(served: Served, block: int) -> torch.Tensor:
     (model,) = served.engine.models.values()
-    state = model.executor._state
-    return state._all.view(len(state.layers) * state.planes, state.blocks, -1)[:, block]
+    return model.executor._state.whole_blocks()[block]
 
 
 def test_after_a_restart_the_prefix_comes_from_disk(tiny, tmp_path):

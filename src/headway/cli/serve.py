@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from headway.core.collecting import importing
 from headway.core.config import ServeOptions
 from headway.core.config import add_arguments as add_options
 
@@ -14,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """As `starting.start`, which is imported only now: the help should not wait for a web server."""
-    from headway.cli.starting import start
+    with importing():
+        from headway.cli.starting import start
 
     return start(args)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.compute.executor import Executor, LatentExecutor, Sketch
+from headway.core.collecting import importing
 from headway.core.errors import ConfigError
 from headway.engine.served import ServedModel
 from headway.memory.bytes import BytePool
@@ -113,14 +114,15 @@ def load(options: ReplicaOptions, say: Callable[[ToFront], None]) -> list[Loaded
 
 
 def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
-    from headway.artifacts import resolve
-    from headway.artifacts.cache import Cache
-    from headway.compute.models.spec import DecoderSpec
-    from headway.compute.text.executor import TextExecutor
-    from headway.replica.trials import text_trial
-    from headway.text.answer import AnswerTexts
-    from headway.text.grammar.guide import GrammarCompiler
-    from headway.text.tokenizer import Tokenizer
+    with importing():
+        from headway.artifacts import resolve
+        from headway.artifacts.cache import Cache
+        from headway.compute.models.spec import DecoderSpec
+        from headway.compute.text.executor import TextExecutor
+        from headway.replica.trials import text_trial
+        from headway.text.answer import AnswerTexts
+        from headway.text.grammar.guide import GrammarCompiler
+        from headway.text.tokenizer import Tokenizer
 
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     spec = DecoderSpec.from_config(files.config, files.name)
@@ -149,11 +151,12 @@ def _load_text(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFr
 
 
 def _load_encoder(model: ModelOptions, options: ReplicaOptions, say: Callable[[ToFront], None]) -> LoadedModel:
-    from headway.artifacts import resolve
-    from headway.artifacts.cache import Cache
-    from headway.compute.embed.executor import EncoderExecutor
-    from headway.replica.trials import encoder_trial
-    from headway.text.tokenizer import Tokenizer
+    with importing():
+        from headway.artifacts import resolve
+        from headway.artifacts.cache import Cache
+        from headway.compute.embed.executor import EncoderExecutor
+        from headway.replica.trials import encoder_trial
+        from headway.text.tokenizer import Tokenizer
 
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     executor = EncoderExecutor.load(
@@ -175,7 +178,8 @@ def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[To
     from headway.artifacts.cache import Cache
 
     try:
-        from headway.compute.image.executor import DiffusionExecutor
+        with importing():
+            from headway.compute.image.executor import DiffusionExecutor
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "diffusers":
             raise

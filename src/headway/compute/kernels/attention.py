@@ -149,7 +149,7 @@ class TorchStepAttention:
         padded = np.concatenate((positions, np.zeros(rows - len(positions), np.int64)))
         self._turns = rotary.at(torch.from_numpy(padded))
         self._positions = len(positions)
-        self._slots = state.slots(spans)
+        self._places = state.places(spans)
         cut = batches(spans, spec, state.block_tokens)
         sizes = [spec.kv_heads * len(batch.tiles) * math.prod(self._cut(batch)) for batch in cut]
         self._results = torch.empty(sum(sizes), spec.head_dim)
@@ -170,7 +170,7 @@ class TorchStepAttention:
         heads, dim, state = self._spec.heads, self._spec.head_dim, self._state
         turned = self._rotary.turn(layer, qkv, self._turns)
         new = turned[: self._positions, heads:].transpose(0, 1)
-        state.write(layer, self._slots, new)
+        state.write(layer, self._places, new)
         flat = turned.view(-1, dim)
         for work in self._works:
             work.run(state.layer_blocks[layer], flat)
@@ -214,7 +214,7 @@ class TorchStepAttention:
         seen = int(start.min())  # positions before it are visible to every query of the batch
         hidden = np.arange(seen, length) > (start + place)[:, None, :, :, None]
         tables = np.array([_table(tile.blocks, length // self._state.block_tokens) for tile in tiles])
-        block_index = np.arange(self._state.planes)[:, None, None] * self._state.blocks + tables
+        block_index = np.arange(self._state.planes)[:, None, None] + tables * self._state.block_planes
         return Work(
             block_index=torch.from_numpy(block_index.reshape(-1)),
             format=self._state.format,

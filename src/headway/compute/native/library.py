@@ -16,7 +16,7 @@ from headway.core.config import NATIVE
 from headway.core.errors import ConfigError
 
 #: As in native/headway.h.
-ABI = 7
+ABI = 8
 LEVELS = {"avx512bf16": 16, "avx512": 8, "avx2": 4, "neon": 2, "generic": 1}
 #: What adds up products of 8-bit numbers, the quickest first; and at which levels it may run.
 DOTS = {"avx512vnni": 32, "avxvnni": 16, "dotprod": 8, "avx2": 4, "neon": 2, "generic": 1}

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.random import Philox
 
 from headway.compute.sampling.processors import adjusted, needs_adjusting
 from headway.core.plan import Draw, Sampling
@@ -31,7 +32,7 @@ _COLDEST = 1e-30
 def uniform(seed: int, index: int, position: int) -> float:
     """A number in [0, 1) that depends on nothing else."""
     key = np.array([seed & _WORD, index & _WORD], dtype=np.uint64)
-    raw = np.random.Philox(key=key, counter=np.array([0, position, 0, 0], dtype=np.uint64)).random_raw()
+    raw = Philox(key=key, counter=np.array([0, position, 0, 0], dtype=np.uint64)).random_raw()
     return (int(raw) >> 12) * 2.0**-52
 
 
