@@ -74,10 +74,10 @@ def test_a_decoder_computes_what_torch_computes_from_the_same_rounded_numbers(
 def test_every_level_computes_nearly_the_same(tmp_path: Path, level: str, weights: str, state: str) -> None:
     library()
     span = Span(0, tokens(40), tuple(range(5)))
-    best, other = (
-        load(oracle("qwen3"), tmp_path, weights, threads=2, native=native, state=state).logits((span,), list(range(40)))
-        for native in ("auto", level)
+    loaded = (
+        load(oracle("qwen3"), tmp_path, weights, threads=2, native=native, state=state) for native in ("auto", level)
     )
+    best, other = (executor.logits((span,), list(range(40))) for executor in loaded)
     # Where state is bf16, products of bf16 pairs round queries and weights to it besides.
     assert float((best - other).norm() / best.norm()) < (0.02 if state == "fp32" else 0.04)
 
