@@ -101,7 +101,7 @@ class FakeLink:
 
         self._socket = FakeSocket(hear)
         models = self._models()
-        replica = Replica(self._socket, models)  # type: ignore[arg-type]
+        self.replica = replica = Replica(self._socket, models)  # type: ignore[arg-type]
         hear(Ready(tuple(model.ready() for model in models), threads=1, load_ms=0, resident_bytes=0))
         self._thread = threading.Thread(target=replica.loop, args=(lambda: True,), daemon=True)
         self._thread.start()
@@ -139,6 +139,12 @@ class FakeServer:
     def complete(self, prompt: str | list[int], /, *, id: str | None = None, **fields: Any) -> httpx.Response:
         body = {"model": MODEL, "prompt": prompt, "ignore_eos": True, "max_tokens": None} | fields
         return self.http.post("/v1/completions", json=body, headers={"x-request-id": id} if id else {})
+
+    def ask(self, prompt: str | list[int], /, **fields: Any) -> threading.Thread:
+        """The same on its way: a thread that ends with the answer."""
+        asking = threading.Thread(target=self.complete, args=(prompt,), kwargs=fields)
+        asking.start()
+        return asking
 
     def record(self, id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.http.get(f"/v1/requests/{id}").json()

@@ -82,6 +82,7 @@ class Lives(RuleBasedStateMachine):
     def only_plan(self):
         self.plan = self.world.engine.plan()
         self.world.engine.check()
+        self.world.agree()
 
     @precondition(lambda self: self.plan is not None)
     @rule()
@@ -138,6 +139,17 @@ class Lives(RuleBasedStateMachine):
             request = alive[pick % len(alive)]
             self.broken.add(request.id)
             self.world.engine.cancel(request.id)
+            self.world.engine.check()
+            self.world.agree()
+
+    @rule(pick=st.integers(0, 1000))
+    def fail_one(self, pick):
+        """As when its grammar leads nowhere, also while its step runs."""
+        alive = [r for r in self.world.engine.requests.values() if not r.ended]
+        if alive:
+            request = alive[pick % len(alive)]
+            self.broken.add(request.id)
+            self.world.engine.fail(request.id, "it leads nowhere")
             self.world.engine.check()
             self.world.agree()
 

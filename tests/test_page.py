@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browser import chromium, opened
-from fake_server import fake_serving
+from fake_server import FakeServer, fake_serving
 from headway.artifacts.files import ModelFiles
 from headway.core.request import Stage
 from headway.front.guard import Guard
@@ -27,7 +29,7 @@ from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import line, shortage, tell
 from headway.story.tell.views import PrefixView, RequestView, StandingWait
 from page_log import log
-from serving import Server, serving, until
+from serving import MODEL, Server, serving, until
 
 #: About 430 and 330 positions: 27 and 21 blocks, of a pool that has 40.
 LONG, LONGER = "word " * 330, "word " * 400
@@ -273,6 +275,102 @@ def test_a_request_from_before_the_kept_events_is_shown_as_its_record_says(
             expect(row(page, "old").locator(".stage")).to_have_text("finished")
             expect(row(page, "old").locator(".tokens")).to_have_text("500 of 500 tokens")
         asking.join(10)
+
+
+CELLS = """() => {
+  const canvas = document.getElementById("map");
+  const tip = document.getElementById("tip");
+  const { left, top, width, height } = canvas.getBoundingClientRect();
+  const found = {};
+  for (let y = 1; y < height; y += 7) {
+    for (let x = 1; x < width; x += 7) {
+      canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: left + x, clientY: top + y }));
+      const block = tip.hidden ? null : /Block (\\d+)/.exec(tip.children[0].textContent);
+      if (block) found[block[1]] = tip.children[1].textContent;
+    }
+  }
+  return Object.keys(found).map(Number).sort((a, b) => a - b).map((block) => found[block]);
+}"""
+
+
+def shown(page: Page) -> list[str]:
+    """What the page says of each block where one points at it, without who held it last."""
+    cells: list[str] = page.evaluate(CELLS)
+    return [cell.partition(",")[0] for cell in cells]
+
+
+def told(server: FakeServer) -> list[str]:
+    """The same by the pool itself, and by whom each request is."""
+    engine = server.front.link.replica.engine
+    pool = engine.models[MODEL].pattern.space
+    held = [
+        (block, id) for id, r in engine.requests.items() for s in r.progress.sequences for block in s.state.blocks
+    ]
+    owners = {block: [id for other, id in held if other == block] for block, _ in held}
+    return [
+        "reusable" if pool.is_reusable(block)
+        else "free" if not pool.references(block)
+        else f"held by {owners[block][0]}" if len(owners[block]) == 1
+        else f"shared by {len(owners[block])} sequences: {owners[block][0]}"
+        for block in range(pool.total)
+    ]  # fmt: skip
+
+
+def fill(server: FakeServer) -> list[threading.Thread]:
+    """Some blocks are reusable, some held by one, some by two, and some free, in the middle of a step of which more
+    events than are kept came before."""
+    run = server.executor.run
+    server.executor.run = lambda plan: [time.sleep(0.003), run(plan)][1]  # type: ignore[method-assign]
+    prompt = list(range(1, 140))
+    server.complete([7] * 90, max_tokens=2)
+    asking = []
+    for id in ("runs-3", "runs-4"):
+        asking.append(server.ask([*prompt, len(asking)], id=id, max_tokens=150))
+        until(lambda id=id: server.record(id).get("stage") == "running")
+    until(lambda: server.record("runs-4")["sequences"][0]["tokens"]["emitted"] > 40)
+    server.executor.gate.clear()
+    until(lambda: server.executor.waits)
+    return asking
+
+
+def test_a_page_that_is_opened_late_shows_every_block_as_it_is_and_goes_on_so(
+    browser: Browser, smollm2: ModelFiles
+) -> None:
+    with fake_serving(smollm2, blocks=64) as server:
+        server.front.ring = EventRing("epoch", 20)
+        asking = fill(server)
+        before = told(server)
+        assert {cell.partition(" ")[0] for cell in before} == {"reusable", "held", "shared", "free"}
+        with opened(browser, f"{server.url}/") as page:
+            until(lambda: shown(page) == before)
+            server.executor.gate.set()
+            server.http.delete("/v1/requests/runs-3")
+            for thread in asking:
+                thread.join(20)
+            until(lambda: shown(page) == told(server))
+            assert shown(page).count("reusable") > before.count("reusable")
+            server.complete([9] * 900, max_tokens=2)  # evicts
+            until(lambda: shown(page) == told(server))
+
+
+def test_after_a_gap_the_page_shows_every_block_as_it_is(browser: Browser, smollm2: ModelFiles) -> None:
+    with fake_serving(smollm2, blocks=64) as server, opened(browser, f"{server.url}/", quiet=False) as page:
+        expect(page.locator("#state")).to_have_text("live")
+        server.complete([8] * 40, max_tokens=2)
+        until(lambda: shown(page) == told(server))
+        page.route("**/v1/events", lambda route: route.abort())
+        server.front.state = "draining"  # which ends the stream
+        expect(page.locator("#state")).to_contain_text("connection lost")
+        server.front.state = "ready"
+        server.front.ring._events = deque(server.front.ring._events, maxlen=20)
+        asking = fill(server)
+        page.unroute("**/v1/events")
+        until(lambda: shown(page) == told(server))
+        assert page.evaluate("Number(document.getElementById('scrub').max)") < 60  # it began anew
+        server.executor.gate.set()
+        for thread in asking:
+            thread.join(20)
+        until(lambda: shown(page) == told(server))
 
 
 # -- without one ---------------------------------------------------------------------------------------------------

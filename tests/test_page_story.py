@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +17,7 @@ from browser import chromium, opened
 from headway.core import events as ev
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
-from headway.story.tell.explain import request_view
+from headway.story.tell.explain import pool_view, request_view, request_views
 from headway.story.tell.sentences import tell
 from mixed_world import MixedWorld, part_ns
 from page_log import OF_A_FRONT, delivered, log
@@ -42,9 +43,8 @@ FOLD = """async ([events, delivers]) => {
     const views = records.map((record) => requestView(story, record, event.at + 1234));
     const tables = (record) => record.sequences.map((one) => one.blocks.slice());
     const blocks = Object.fromEntries(records.map((record) => [record.id, tables(record)]));
-    const cells = { live: 0, reusable: 0, free: 0 };
     const { pool } = story.model("");
-    for (let block = 0; block < pool.total; block += 1) cells[pool.cell(block).state] += 1;
+    const cells = Array.from({ length: pool.total }, (_, block) => pool.cell(block).state);
     const levels = Object.fromEntries([...story.models].map(([name, model]) => [name, model.levels]));
     const told = [...story.loops.values(), ...story.stuck.values()];
     return { views, blocks, cells, levels, told, unknown: [...story.unknown] };
@@ -72,11 +72,116 @@ def test_the_page_folds_a_log_into_the_same_records_as_the_server(
         views = [request_view(story, record, event.at + 1234) for record in records]
         assert theirs["views"] == as_json(views), event
         assert theirs["blocks"] == {r.id: [sequence.blocks for sequence in r.sequences] for r in records}
+        assert theirs["cells"] == cells(story)
         if isinstance(event, ev.Stepped | ev.Committed) and not _aborted(event, events):
-            levels = event.levels
-            assert theirs["cells"] == {"live": levels.live, "reusable": levels.reusable, "free": levels.free}
+            levels, count = event.levels, theirs["cells"].count
+            assert (count("live"), count("reusable"), count("free")) == (levels.live, levels.reusable, levels.free)
         assert theirs["told"] == as_json([*story.loops.values(), *story.stuck.values()])
         assert theirs["unknown"] == []
+
+
+def cells(story: Story) -> list[str]:
+    """What each block of the only model is."""
+    (pool,) = pool_view(story, blocks=True).models or (None,)
+    if pool is None:
+        return []
+    live = {block for held in pool.held_blocks for table in held.tables for block in table}
+    return [
+        "live" if block in live else "reusable" if block in pool.reusable_blocks else "free"
+        for block in range(pool.total)
+    ]
+
+
+LATE = """async ([events, answers, before, behind]) => {
+  const { Tape } = await import("page/tape.js");
+  const { seeds } = await import("page/seed.js");
+  const cells = ({ pool }) => Array.from({ length: pool.total }, (_, block) => {
+    const { state, owners, references } = pool.cell(block);
+    return state === "live" ? [owners.map(({ id }) => id).sort(), references] : state;
+  });
+  const shown = ({ story }) => JSON.stringify([
+    cells(story.model("fake")),
+    [...story.live.values()].filter((one) => one.stage === "running").map((one) => [
+      one.id, one.sequences.map(({ emitted, computed, counts, blocks }) => [emitted, computed, counts, blocks]),
+    ]).sort(),
+  ]);
+  const tape = new Tape();
+  const known = [];
+  const told = events.map((event) => {
+    tape.push(event);
+    known.push(cells(tape.story.model("fake")));
+    return shown(tape);
+  });
+  const wrong = [];
+  const claims = { right: 0, wrong: 0 };
+  for (const [upto, bodies] of Object.entries(answers)) {
+    const late = new Tape();
+    let first = Math.max(1, upto - before);
+    while (first > 1 && !events.slice(first, upto).some(({ event }) => event === "step")) first -= 1;
+    for (let place = first; place < upto; place += 1) {
+      late.push(events[place]);
+      if (!late.story.models.size) continue;
+      cells(late.story.model("fake")).forEach((cell, block) => {
+        const then = known[place][block];
+        const same = Array.isArray(cell) ? Array.isArray(then) : cell === then;
+        if (cell !== "unknown") claims[same ? "right" : "wrong"] += 1;
+      });
+    }
+    const server = { asOf: async (path) => ({ body: bodies[path.includes("pool") ? 1 : 0], upto: "e-1" }) };
+    const push = (event) => late.push(event);
+    for (const { tell } of await seeds(server, late, push)) tell();
+    for (let place = Number(upto); ; place += 1) {
+      if (shown(late) !== told[place - 1]) {
+        wrong.push([Number(upto), events[place - 1].event, told[place - 1], shown(late)]);
+        break;
+      }
+      if (place >= Math.min(events.length, Number(upto) + behind)) break;
+      late.push(events[place]);
+    }
+  }
+  return { wrong, claims };
+}"""
+
+
+def test_a_page_that_is_opened_at_any_moment_knows_every_block_from_what_the_server_says(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """The events of the last moments before are kept, or the last step alone."""
+    events, story, answers = delivered(log()), Story(delivers=True), {}
+    for number, event in enumerate(events, 1):
+        story.fold(event)
+        if number % 11 and not isinstance(event, ev.Cancelled | ev.Delivered):
+            continue
+        records = [*story.live.values(), *islice(reversed(story.ended.values()), 5)]
+        views = as_json(request_views(story, records, event.at))
+        answers[number] = {"data": views}, as_json(pool_view(story, blocks=True))
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "late"))
+    told = json.loads(msgspec.json.encode(events))
+    with opened(browser, file.as_uri()) as page:
+        for before in (0, 60):
+            found = page.evaluate(LATE, [told, answers, before, 20])
+            assert found["wrong"] == []
+            assert found["claims"]["wrong"] == 0
+            assert (found["claims"]["right"] > 1000) == bool(before)
+
+
+def test_of_a_log_from_before_it_was_told_what_is_reusable_is_shown_as_free(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "old"))
+    events, story = log(), Story()
+    old = json.loads(msgspec.json.encode(events))
+    for event in old:
+        event.pop("reusable", None)
+    with opened(browser, file.as_uri()) as page:
+        found = page.evaluate(FOLD, [old, False])
+    seen = set()
+    for event, theirs in zip(events, found, strict=True):
+        story.fold(event)
+        if theirs is not None:
+            seen |= set(cells(story))
+            assert theirs["cells"] == ["live" if cell == "live" else "free" for cell in cells(story)]
+    assert "reusable" in seen
 
 
 def test_the_page_folds_the_windows_of_an_encoders_inputs_as_the_server_does(
@@ -116,7 +221,7 @@ def _aborted(event: ev.AnyEvent, events: list[ev.AnyEvent]) -> bool:
 def test_the_page_has_a_fold_for_every_event() -> None:
     tags = {str(event.__struct_config__.tag) for event in get_args(ev.AnyEvent)}
     folds = set(re.findall(r"^  (\w+)(?:\(story, event\) \{|: \(story, event\))", _text("folds.js"), re.MULTILINE))
-    assert folds - {"adopted"} == tags
+    assert folds == tags
 
 
 def _text(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -22,6 +23,7 @@ from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
 from headway.patterns.text.ports import Drafters, no_drafts
 from headway.story.reduce.reducer import Story
+from headway.story.tell.explain import pool_view
 
 
 def as_json(view: msgspec.Struct | list[msgspec.Struct]) -> Any:
@@ -118,8 +120,13 @@ class World:
         self.finish: dict[tuple[str, int], str] = {}
 
     def _emit(self, event: AnyEvent) -> None:
+        new: tuple[int, ...] = getattr(event, "reusable", ())
+        known = self.story.reusable[self.model.name]
+        assert len(known | set(new)) == len(known) + len(new), "a block becomes reusable that was reusable"
         self.events.append(event)
         self.story.fold(event)
+        untold = set(filter(self.pool.is_reusable, range(self.pool.total))) - self.story.reusable[self.model.name]
+        assert not untold, f"{untold} became reusable, and {event} does not say so"
 
     def add(self, id: str, prompt: list[int] | int, **fields: object) -> Request:
         """`prompt` is token ids, or a length (then every request gets different ones)."""
@@ -172,6 +179,16 @@ class World:
                 assert theirs.blocks == (mine.state.blocks if mine.state else [])
             now = self.clock.now_ns()
             assert sum(i.ns for i in record.life(now)) == record.elapsed_ns(now)
+        self.agree_on_blocks()
+
+    def agree_on_blocks(self) -> None:
+        """Which block is live, reusable or free follows from the events, and is what the pool says."""
+        (told,) = pool_view(self.story, blocks=True).models or (None,)
+        if told is None:  # nothing has happened
+            return
+        references = Counter(block for held in told.held_blocks for table in held.tables for block in table)
+        assert references == {b: n for b in range(self.pool.total) if (n := self.pool.references(b))}
+        assert told.reusable_blocks == tuple(b for b in range(self.pool.total) if self.pool.is_reusable(b))
 
     def expected(self, id: str, index: int = 0, count: int | None = None) -> list[int]:
         new = self.asked[id]

@@ -136,7 +136,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         headers={"Last-Event-ID": {"type": "string", "description": "continue after the event with this id"}},
     ),
     ("GET", "/v1/pool"): Operation(
-        "get_pool", "The memory for state (KV cache), and who holds it.", (views.PoolView,)
+        "get_pool", "The memory for state (KV cache), and who holds it.", (views.PoolView,),
+        query={
+            "blocks": {
+                "type": "boolean", "default": False,
+                "description": "list also which blocks are reusable, and who holds the live ones",
+            },
+        },
     ),
     ("GET", "/metrics"): Operation("get_metrics", "Metrics, in Prometheus' text format.", ("text/plain",)),
     ("GET", "/health"): Operation(

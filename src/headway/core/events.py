@@ -3,6 +3,12 @@
 `at` is nanoseconds of the monotonic clock, the same for front and replica. There is no event per token: `Stepped`
 carries a step's membership, spending, pool levels and everyone who was judged and waits; `Committed` what came of it.
 Events hold no prompt text and no token ids.
+
+Which blocks of a pool are live, reusable or free follows from the events, without the pool. A block is live from the
+event that names it in a table (`Admitted`, `ReloadStarted`, `Grown`) until every sequence that it was named for gave
+it back. It is reusable from an event that lists it under `reusable` until one names it in a table: it was matched
+then, or evicted. `Loaded` empties the pool, and so does a replica's end (then `levels` count no reusable block).
+Every other block is free.
 """
 
 from __future__ import annotations
@@ -135,7 +141,8 @@ class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
 
 class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
     """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence; `price` are those of
-    them that it would have to compute again if it resumed at once, the rest being still reusable."""
+    them that it would have to compute again if it resumed at once, the rest being still reusable. `reusable` are the
+    blocks that became so with this event, by number."""
 
     step: int
     id: str
@@ -144,6 +151,7 @@ class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
     lost: tuple[int, ...]
     blocks: int
     price: int = 0
+    reusable: tuple[int, ...] = ()
 
 
 class ReloadStarted(Event, frozen=True, tag="reload_started", kw_only=True):
@@ -168,12 +176,13 @@ class Reloaded(Event, frozen=True, tag="reloaded", kw_only=True):
 
 class ReloadDropped(Event, frozen=True, tag="reload_dropped", kw_only=True):
     """Its blocks were taken so that `by`, which goes before it, could grow: it queues again without any. It was not
-    active, so this is no preemption."""
+    active, so this is no preemption. `reusable` as in `Preempted`."""
 
     step: int
     id: str
     by: str
     blocks: int
+    reusable: tuple[int, ...] = ()
 
 
 class Offloaded(Event, frozen=True, tag="offloaded", kw_only=True):
@@ -302,7 +311,8 @@ class Moved(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Committed(Event, frozen=True, tag="committed", kw_only=True):
-    """A step's result is in the books."""
+    """A step's result is in the books. `reusable` as in `Preempted`: of all who gave blocks back with the step, those
+    whose `Failed` follows among them."""
 
     step: int
     outcomes: tuple[Outcome, ...]
@@ -310,6 +320,7 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
     levels: Levels
     model: str = ""
     moves: tuple[Moved, ...] = ()
+    reusable: tuple[int, ...] = ()
 
 
 class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
@@ -363,21 +374,24 @@ class Finished(Event, frozen=True, tag="finished", kw_only=True):
 class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
     """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it took too long), `slow reader`
     (its client stopped reading), `grammar` (its answer could not be continued within the grammar) or `caller` (a
-    library user)."""
+    library user). `reusable` as in `Preempted`; none where a step that runs names its blocks."""
 
     id: str
     by: str
     levels: Levels
+    reusable: tuple[int, ...] = ()
 
 
 class Failed(Event, frozen=True, tag="failed", kw_only=True):
     """A step that it was part of failed, or the replica ended (`reason` is error), or its grammar could not be
-    compiled (`grammar`), or what the model computed for it is not finite (`not_finite`)."""
+    compiled (`grammar`), or what the model computed for it is not finite (`not_finite`). Where it does not follow a
+    step's `Committed` it has the levels, and `reusable` as in `Cancelled`."""
 
     id: str
     message: str
     reason: str = "error"
     levels: Levels | None = None
+    reusable: tuple[int, ...] = ()
 
 
 class Delivered(Event, frozen=True, tag="delivered", kw_only=True):

@@ -166,14 +166,15 @@ class Engine:
         """What a live request awaits cannot be had, or its grammar leads nowhere: that is its end, and nobody else's.
         Space and errors are as for `cancel`."""
         model = self._end(request_id, Stage.FAILED)
-        at = self.clock.now_ns()
-        self.emit(Failed(at=at, id=request_id, message=message, reason=reason, levels=model.levels()))
+        at, levels, reusable = self.clock.now_ns(), model.levels(), model.newly_reusable()
+        self.emit(Failed(at=at, id=request_id, message=message, reason=reason, levels=levels, reusable=reusable))
 
     def cancel(self, request_id: str, by: str = "caller") -> None:
         """End a live request now. Its space is free at once, or, if the running step names it, when that step
         commits. Raises UnknownRequest when no live request has the id."""
         model = self._end(request_id, Stage.CANCELLED)
-        self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by, levels=model.levels()))
+        at, levels, reusable = self.clock.now_ns(), model.levels(), model.newly_reusable()
+        self.emit(Cancelled(at=at, id=request_id, by=by, levels=levels, reusable=reusable))
 
     # -- the step --------------------------------------------------------------------------------------------
 
@@ -260,6 +261,7 @@ class Engine:
                 forks=tuple(books.forks),
                 moves=tuple(books.moves),
                 levels=flight.model.levels(),
+                reusable=flight.model.newly_reusable(),
             )
         )
         loop = flight.model.lost_work(books, flight.plan.step)
@@ -282,8 +284,17 @@ class Engine:
         failed = self._fail_all(model, flight.requests)
         for request in flight.requests:
             self._release(model, request, keep=False)
-        step, levels = flight.plan.step, model.levels()
-        self.emit(Committed(at=at, step=step, model=model.name, outcomes=(), forks=(), levels=levels))
+        self.emit(
+            Committed(
+                at=at,
+                step=flight.plan.step,
+                model=model.name,
+                outcomes=(),
+                forks=(),
+                levels=model.levels(),
+                reusable=model.newly_reusable(),
+            )
+        )
         for request in failed:
             self.emit(Failed(at=at, id=request.id, message=message))
 

@@ -63,6 +63,11 @@ class Space(Protocol):
     @property
     def evictions(self) -> int: ...
 
+    def newly_reusable(self) -> tuple[int, ...]:
+        """What became reusable since this was last asked, and still is, by number where it has numbers. Asked once
+        for each event with which space is given back, which tells it."""
+        ...
+
 
 class Quote(Protocol):
     """What a request's admission or resumption takes, read from its memory and not yet taken."""

@@ -276,6 +276,7 @@ class Planner:
                 indexes=lost.indexes,
                 blocks=lost.space,
                 price=price,
+                reusable=self._model.newly_reusable(),
             )
         )
 
@@ -283,7 +284,16 @@ class Planner:
         lost = self._pattern.lose(victim)
         self._queues.drop(victim)
         self._model.repeats.forget(victim.id)
-        self._emit(ReloadDropped(at=self._at, step=self._step, id=victim.id, by=by.id, blocks=lost.space))
+        self._emit(
+            ReloadDropped(
+                at=self._at,
+                step=self._step,
+                id=victim.id,
+                by=by.id,
+                blocks=lost.space,
+                reusable=self._model.newly_reusable(),
+            )
+        )
 
     # -- the queue -------------------------------------------------------------------------------------------
 

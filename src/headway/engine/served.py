@@ -188,6 +188,10 @@ class ServedModel:
         space = self.pattern.space
         return Levels(space.live, space.reusable, space.free, self.queues.seats_used, space.evictions)
 
+    def newly_reusable(self) -> tuple[int, ...]:
+        """What the event that is about to be told says of space that was given back (see `Space`)."""
+        return self.pattern.space.newly_reusable()
+
     def check(self) -> None:
         """Raise InvariantError unless the identities of progress, space and seats hold. Changes nothing."""
         self.pattern.check_identities(self.queues)

@@ -32,6 +32,10 @@ class BytePool:
     def free(self) -> int:
         return self.total - self.live
 
+    def newly_reusable(self) -> tuple[int, ...]:
+        """None: nothing in it is found again."""
+        return ()
+
     def take(self, size: int) -> Grant:
         """`size` bytes, which the caller knows to be free. Raises InvariantError when they are not."""
         if size > self.free:

@@ -35,6 +35,7 @@ class BlockPool:
         self._key: list[bytes | None] = [None] * total
         self._free = list(range(total - 1, -1, -1))
         self._reusable: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._untold: dict[int, None] = {}  # became reusable since `newly_reusable` was last asked
 
     @property
     def free(self) -> int:
@@ -57,6 +58,14 @@ class BlockPool:
 
     def is_reusable(self, block: int) -> bool:
         return block in self._reusable
+
+    def newly_reusable(self) -> tuple[int, ...]:
+        """Blocks that became reusable since this was last asked, and still are. Asking is what makes them old."""
+        if not self._untold:
+            return ()
+        told = tuple(block for block in self._untold if block in self._reusable)
+        self._untold.clear()
+        return told
 
     def take(self) -> int:
         """A block of unknown content with one reference: a free one, else the least recently used reusable one,
@@ -113,7 +122,7 @@ class BlockPool:
         if key is None:
             self._free.append(block)
         else:
-            self._reusable[block] = None
+            self._reusable[block] = self._untold[block] = None
 
     def publish(self, block: int, key: bytes, parent: bytes, tokens: list[int], origin: Origin | None = None) -> None:
         """The computed content of live `block` may be found under `key` from now on; `origin` is given with the first

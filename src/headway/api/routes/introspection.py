@@ -28,7 +28,8 @@ MOST_ON_A_PAGE = 1000
 
 async def requests(request: Request) -> Response:
     """Live requests in order of arrival, then the remembered ones, the latest first; each id once. `?stage=` keeps
-    one stage, `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one, whatever its stage is by now."""
+    one stage, `?limit=` (1 to 1000) bounds a page, `?after=ID` goes on after one, whatever its stage is by now. The
+    header `headway-event` is the id of the newest event that the answer takes into account."""
     front: Front = request.app.state.front
     query = request.query_params
     only(query, "after", "limit", "stage")
@@ -43,7 +44,7 @@ async def requests(request: Request) -> Response:
         records = [record for record in records if record.stage == stage]
     now = front.clock.now_ns()
     following = records[limit - 1].id if len(records) > limit else None
-    return _json(PageView(request_views(front.story, records[:limit], now), following))
+    return _as_of(front, PageView(request_views(front.story, records[:limit], now), following))
 
 
 async def one_request(request: Request) -> Response:
@@ -84,9 +85,15 @@ async def preview(request: Request) -> Response:
 
 async def pool(request: Request) -> Response:
     """The levels of the first model that has blocks; `reserved_bytes` is all models', and `models` has the levels of
-    each in the unit of its space."""
+    each in the unit of its space; with `?blocks=true` also which of its blocks are reusable, and who holds the live
+    ones. `headway-event` as for `/v1/requests`: who goes on from there with the events knows what each block is."""
     front: Front = request.app.state.front
-    return _json(pool_view(front.story))
+    query = request.query_params
+    only(query, "blocks")
+    blocks = query.get("blocks", "false")
+    if blocks not in ("true", "false"):
+        raise InvalidRequest("blocks", f"blocks is {blocks!r}; it must be true or false")
+    return _as_of(front, pool_view(front.story, blocks=blocks == "true"))
 
 
 async def metrics(request: Request) -> Response:
@@ -95,7 +102,12 @@ async def metrics(request: Request) -> Response:
     return Response(front.metrics.text(front.clock.now_ns()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _json(view: PageView | RequestView | ListView | PoolView) -> Response:
+def _as_of(front: Front, view: PageView | PoolView) -> Response:
+    headers = {"headway-event": f"{front.ring.epoch}-{front.ring.last}"}
+    return Response(msgspec.json.encode(view), headers=headers, media_type="application/json")
+
+
+def _json(view: RequestView | ListView) -> Response:
     return Response(msgspec.json.encode(view), media_type="application/json")
 
 

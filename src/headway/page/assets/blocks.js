@@ -63,16 +63,10 @@ export class BlocksView {
   _map(context, model, top, focus, wait) {
     const { pool } = model;
     const lit = wait ? new Set(wait.holders.map((holder) => holder.id)) : null;
-    let unseen = unknown(model);
     context.save();
     context.translate(0, top);
     for (let block = 0; block < pool.total; block += 1) {
-      const cell = pool.cell(block);
-      if (cell.state === "free" && unseen > 0 && !pool.last[block]) {
-        cell.state = "unseen";
-        unseen -= 1;
-      }
-      this._cell(context, block, cell, lit, focus);
+      this._cell(context, block, pool.cell(block), lit, focus);
     }
     context.globalAlpha = 1;
     this._labels(context, pool.total);
@@ -115,7 +109,8 @@ export class BlocksView {
     const shown = lit ? owners.some((hold) => lit.has(hold.id)) : true;
     context.globalAlpha = state === "reusable" ? 0.32 : shown || state !== "live" ? 1 : 0.22;
     if (state === "free") context.fillStyle = this._theme.faint;
-    else if (state === "unseen") context.fillStyle = this._pattern(context, this._theme.other, this._theme.faint);
+    else if (state === "unknown") context.fillStyle = this._pattern(context, this._theme.other, this._theme.faint);
+    else if (!owners.length) context.fillStyle = this._theme.other;
     else context.fillStyle = this._fill(context, owners, references);
     context.fillRect(x, y, size, size);
     if (own && state === "live" && size >= 5) {
@@ -218,18 +213,13 @@ export class BlocksView {
     const names = owners.map((hold) => hold.id).join(", ");
     const told = {
       live: references > 1 ? `shared by ${references} sequences: ${names}` : `held by ${names}`,
-      reusable: `reusable, last held by ${names}`,
+      reusable: names ? `reusable, last held by ${names}` : "reusable",
       free: "free",
+      unknown: "not told: it was taken before the oldest event that is kept",
     }[state];
     const whose = this._maps.length > 1 ? ` of ${at.model.name}` : "";
     this._tip.show(event.clientX, event.clientY, [`Block ${at.block}${whose}`, told]);
   }
-}
-
-// Blocks that are live, though nobody whose events are kept took them.
-function unknown({ pool, levels: { live } }) {
-  const held = pool.holders.reduce((sum, holders) => sum + (holders ? 1 : 0), 0);
-  return Math.max(0, live - held);
 }
 
 function levels({ pool, pattern, levels: { live, reusable, free } }) {

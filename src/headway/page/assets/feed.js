@@ -12,10 +12,15 @@ export class Server {
 
   // Throws Error with the server's own words for an answer that is none.
   async json(path, options = {}) {
+    return (await this.asOf(path, options)).body;
+  }
+
+  // The same, with the id of the newest event that the answer takes into account.
+  async asOf(path, options = {}) {
     const response = await this.open(path, options);
     const body = await response.json();
     if (!response.ok) throw new Error(body.error?.message ?? `${path} answered ${response.status}`);
-    return body;
+    return { body, upto: response.headers.get("headway-event") };
   }
 
   async open(path, options = {}) {
@@ -58,11 +63,13 @@ export async function* frames(response) {
 
 // Follows /v1/events for ever, from the oldest event that is kept; after a loss it goes on where it was.
 //   told(event)       an event came
-//   missed(between)   events are missing: before all others, or between two of them, so that what was told is stale
+//   missed(between)   events are missing: before all others, or between two of them, so that what was told is stale.
+//                     Answers with what stands for them, as `seeds` does
 //   state(name)       "connecting", "live" or "lost"
 //   clock(ns)         the server's clock says this, now
 export async function follow(server, { told, missed, state, clock }) {
   let last = null;
+  let seeds = [];
   for (;;) {
     try {
       state(last === null ? "connecting" : "lost");
@@ -72,9 +79,10 @@ export async function follow(server, { told, missed, state, clock }) {
       state("live");
       for await (const { id, event, data } of frames(response)) {
         const late = last === null && !id.endsWith("-1");
-        if (event === "gap" || late) missed(last !== null);
+        if (event === "gap" || late) seeds = await missed(last !== null);
         if (event !== "gap") told(JSON.parse(data));
         last = id;
+        while (seeds.length && reached(id, seeds[0].upto)) seeds.shift().tell();
       }
     } catch (error) {
       console.info(`the events broke off: ${error.message}`);
@@ -82,4 +90,16 @@ export async function follow(server, { told, missed, state, clock }) {
     state("lost");
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
   }
+}
+
+// Ids are EPOCH-NUMBER.
+function reached(id, upto) {
+  const [epoch, number] = split(id);
+  const [other, wanted] = split(upto);
+  return epoch === other && number >= wanted;
+}
+
+function split(id) {
+  const dash = id.lastIndexOf("-");
+  return [id.slice(0, dash), Number(id.slice(dash + 1))];
 }

@@ -1,4 +1,5 @@
 // One fold per event, named as the event is: the methods of the reducer in story/reduce/reducer.py.
+import { ADOPTED } from "page/adopted.js";
 import { SequenceRecord } from "page/record.js";
 
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
@@ -8,6 +9,8 @@ const BEHIND = {
 };
 
 export const FOLDS = {
+  ...ADOPTED,
+
   // A replica is ready: its pool is empty.
   loaded(story, event) {
     story.model(event.model).load(event);
@@ -78,7 +81,10 @@ export const FOLDS = {
 
   admitted(story, event) {
     const record = story.live.get(event.id);
-    if (!record) return;
+    if (!record) {
+      story._takenUnseen(event.tables.flat());
+      return;
+    }
     story.stuck.delete(event.id);
     record.stage = "running";
     event.indexes.forEach((index, place) => {
@@ -109,12 +115,16 @@ export const FOLDS = {
       sequence.computed = 0;
       story._cut(record, sequence, 0);
     });
+    story._keep(record.model, event.reusable);
     story.model(record.model).judged.add(event.id);
   },
 
   reload_started(story, event) {
     const record = story.live.get(event.id);
-    if (!record) return;
+    if (!record) {
+      story._takenUnseen(event.tables.flat());
+      return;
+    }
     event.indexes.forEach((index, place) => story._hold(record, record.sequences[index], event.tables[place]));
     record.choice = event.choice;
     story._wait(record, event.wait, event.at);
@@ -133,6 +143,7 @@ export const FOLDS = {
     const record = story.live.get(event.id);
     if (!record) return;
     story._drop(record);
+    story._keep(record.model, event.reusable);
     seatless(story, record, event.at);
   },
 
@@ -188,6 +199,8 @@ export const FOLDS = {
     }
     for (const record of story._flying.values()) if (record.ended) story._drop(record);
     story._flying = new Map();
+    story._members = new Set();
+    story._keep(event.model, event.reusable);
     story.model(event.model).level(event.levels);
   },
 
@@ -206,17 +219,22 @@ export const FOLDS = {
     const record = story.live.get(event.id);
     if (!record) return;
     record.reason = event.by;
-    story.model(record.model).levels = event.levels;
+    story._keep(record.model, event.reusable);
+    story.model(record.model).level(event.levels);
     story._end(record, "cancelled", event.at);
   },
 
   failed(story, event) {
     const record = story.live.get(event.id);
     if (!record) return;
-    story._flying.delete(event.id); // its blocks are gone, also where no commit will follow
     record.reason = event.reason;
     record.message = event.message;
-    if (event.levels) story.model(record.model).levels = event.levels;
+    if (event.levels) {
+      story._keep(record.model, event.reusable);
+      story.model(record.model).level(event.levels);
+    } else {
+      story._flying.delete(event.id); // its blocks are gone, also where no commit will follow
+    }
     story._end(record, "failed", event.at);
   },
 
@@ -225,14 +243,6 @@ export const FOLDS = {
     if (!record?.ended) return;
     record.dropped = event.dropped;
     story._remember(record, event.at);
-  },
-
-  // Not from the server: a request from before the oldest event that is kept, as its record shows it.
-  adopted(story, event) {
-    const { record } = event;
-    if (story.record(record.id)) return;
-    if (record.ended) story.ended.set(record.id, record);
-    else story.live.set(record.id, record.clone());
   },
 };
 
@@ -248,6 +258,7 @@ function moveMembers(story, event) {
   for (const [id, index, blocks] of event.grown) {
     const record = story.live.get(id);
     if (record) story._hold(record, record.sequences[index], blocks);
+    else story._takenUnseen(blocks);
   }
   const moved = new Map();
   for (const [id, index, , positions, , doing] of event.members) {
@@ -257,6 +268,7 @@ function moveMembers(story, event) {
     moved.set(id, [Math.max(before, PRECEDENCE.indexOf(doing)), sum + positions]);
   }
   story._flying = new Map();
+  story._members = new Set(moved.keys());
   for (const [id, [doing, positions]] of moved) {
     const record = story.live.get(id);
     if (!record) continue;

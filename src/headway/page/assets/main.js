@@ -10,7 +10,7 @@ import { Previews } from "page/previews.js";
 import { Prompts } from "page/prompts.js";
 import { QueueView, queued } from "page/queue.js";
 import { RibbonView, setText, update } from "page/ribbon.js";
-import { adopt } from "page/seed.js";
+import { seeds } from "page/seed.js";
 import { StepsView } from "page/steps.js";
 import { Tape } from "page/tape.js";
 import { Tip } from "page/tip.js";
@@ -18,7 +18,6 @@ import { requestView } from "page/view.js";
 import { RecordedWords, Words } from "page/words.js";
 
 const WORDS_EVERY_MS = 120;
-const ADOPT_AFTER_MS = 800;
 const STEPS_SHOWN = 1500;
 
 const $ = (id) => document.getElementById(id);
@@ -170,13 +169,13 @@ function told(event) {
   if (moment.held === null) shown.dirty = true;
 }
 
-// The story begins anew where events are missing in its middle; who was alive before is asked for.
+// The story begins anew where events are missing in its middle; what was there before is asked for.
 function missed(between) {
   if (between) {
     tape.clear();
     moment.anew();
   }
-  setTimeout(() => adopt(server, tape, told).catch((error) => header.say(error.message)), ADOPT_AFTER_MS);
+  return seeds(server, tape, told);
 }
 
 function start() {

@@ -1,22 +1,28 @@
-// Which block is whose. Tables are told by events, block by block; of the blocks that nobody references, events tell
-// only how many are reusable. Which ones is worked out here: the leading blocks of a dropped table before its tail,
-// which is seldom whole, and the longest unused are evicted first, as in memory/pool.py.
+// Which block is whose, and which ones keep their content, as events tell it (core/events.py says how): a block is
+// live while a table names it, and reusable from when an event says so until a table names it again.
 
 export class PoolMap {
+  // whole        every table of this pool was told: a block that none of them names, and no event lists, is free
   // holders[b]   who references block b, once per sequence; arrays are replaced, never changed
-  // last[b]      who held it last
-  // reusable     the blocks that keep their content, the longest unused first
-  // dropped      blocks that lost their last reference since the levels were last told
-  constructor() {
+  // last[b]      who held it last, where that was told
+  // reusable     the blocks of which it was told
+  constructor(whole) {
     this.total = 0;
     this.empty();
+    this.whole = whole;
   }
 
+  // All of it is free.
   empty() {
-    this.holders = [];
     this.last = [];
-    this.reusable = new Map();
-    this.dropped = [];
+    this.begin([]);
+  }
+
+  // These are reusable, and nobody holds any.
+  begin(reusable) {
+    this.holders = [];
+    this.reusable = new Set(reusable);
+    this.whole = true;
   }
 
   take(block, hold) {
@@ -27,46 +33,47 @@ export class PoolMap {
   }
 
   drop(blocks, hold) {
-    blocks.forEach((block, place) => {
+    for (const block of blocks) {
       const holders = this.holders[block];
-      if (!holders) return;
+      if (!holders) continue;
       const found = holders.findIndex((one) => one === hold || one.id === hold.id);
       const rest = holders.filter((_, index) => index !== found);
       this.holders[block] = rest.length ? rest : null;
-      if (!rest.length) this.dropped.push({ block, tail: place === blocks.length - 1 });
-    });
+    }
   }
 
-  // The pool's own counts settle which of the unreferenced blocks are reusable.
+  keep(blocks) {
+    for (const block of blocks) this.reusable.add(block);
+  }
+
+  // Someone has them of whom nothing is known.
+  forget(blocks) {
+    for (const block of blocks) {
+      this.reusable.delete(block);
+      this.last[block] = undefined;
+    }
+  }
+
+  // Where none is reusable, none of those is that were: the replica ended, and its pool with it.
   level(levels) {
     this.total = levels.live + levels.reusable + levels.free || this.total;
-    const unheld = this.dropped.filter(({ block }) => !this.holders[block]);
-    const candidates = [...unheld.filter((one) => !one.tail), ...unheld.filter((one) => one.tail)];
-    for (const { block } of candidates) {
-      if (this.reusable.size >= levels.reusable) break;
-      this.reusable.set(block, true);
-    }
-    for (const block of this.reusable.keys()) {
-      if (this.reusable.size <= levels.reusable) break;
-      this.reusable.delete(block);
-    }
-    this.dropped = [];
+    if (!levels.reusable) this.reusable.clear();
   }
 
-  // What to draw: "live", "reusable" or "free", and the distinct requests that hold it or held it last.
+  // What to draw: "live", "reusable", "free" or "unknown", and the distinct requests that hold it or held it last.
   cell(block) {
     const holders = this.holders[block];
     if (holders) return { state: "live", owners: distinct(holders), references: holders.length };
-    if (this.reusable.has(block)) return { state: "reusable", owners: [this.last[block]], references: 0 };
-    return { state: "free", owners: [], references: 0 };
+    const kept = this.reusable.has(block);
+    const owners = kept && this.last[block] ? [this.last[block]] : [];
+    return { state: kept ? "reusable" : this.whole ? "free" : "unknown", owners, references: 0 };
   }
 
   clone() {
     const copy = Object.assign(Object.create(PoolMap.prototype), this);
     copy.holders = this.holders.slice();
     copy.last = this.last.slice();
-    copy.reusable = new Map(this.reusable);
-    copy.dropped = this.dropped.slice();
+    copy.reusable = new Set(this.reusable);
     return copy;
   }
 }

@@ -7,12 +7,13 @@ export class ServedModel {
   // tiers     how much lies in each, as the newest event tells
   // fresh     who queued since its last step
   // judged    whose verdict its last step told
-  constructor(name) {
+  // `whole`: all that there is to know of its pool is among the events
+  constructor(name, whole) {
     this.name = name;
     this.pattern = null;
     this.facts = null;
     this.levels = { live: 0, reusable: 0, free: 0, seats_used: 0, evictions: 0 };
-    this.pool = new PoolMap();
+    this.pool = new PoolMap(whole);
     this.tiers = [];
     this.fresh = [];
     this.judged = new Set();

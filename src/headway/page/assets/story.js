@@ -6,7 +6,8 @@ import { Record } from "page/record.js";
 
 export class Story {
   // `models` are the served ones by name, in the order in which events named them.
-  // `delivers` says that a front reports `delivered` for each request; without it a life ends with its stage.
+  // `delivers` says that a front reports `delivered` for each request; without it a life ends with its stage, and the
+  // events begin with the engine's first.
   constructor({ delivers = true, remembered = 1000 } = {}) {
     this.delivers = delivers;
     this.remembered = remembered;
@@ -19,6 +20,7 @@ export class Story {
     this.stuck = new Map(); // by request: a decision that is no progress
     this.unknown = new Set();
     this._flying = new Map();
+    this._members = new Set(); // of the step that runs, also those who are not known
   }
 
   // An event about a request that is not known is ignored; a kind of event that is not known is remembered as such.
@@ -36,7 +38,7 @@ export class Story {
   // The served model of that name. Logs from before several could be served name none: it is the one that is known.
   model(name) {
     const known = name || (this.models.keys().next().value ?? "");
-    if (!this.models.has(known)) this.models.set(known, new ServedModel(known));
+    if (!this.models.has(known)) this.models.set(known, new ServedModel(known, !this.delivers));
     return this.models.get(known);
   }
 
@@ -76,6 +78,7 @@ export class Story {
     copy.loops = new Map(this.loops);
     copy.stuck = new Map(this.stuck);
     copy.unknown = new Set(this.unknown);
+    copy._members = new Set(this._members);
     return copy;
   }
 
@@ -116,6 +119,16 @@ export class Story {
     sequence.blocks.push(...blocks);
   }
 
+  // Whoever got these blocks is not known, nor by which model it is served.
+  _takenUnseen(blocks) {
+    for (const { pool } of this.models.values()) if (!pool.whole) pool.forget(blocks);
+  }
+
+  // Logs from before they were told have none: what is reusable there is drawn as free.
+  _keep(model, blocks = []) {
+    this.model(model).pool.keep(blocks);
+  }
+
   _cut(record, sequence, held) {
     if (sequence.blocks.length <= held) return;
     this.model(record.model).pool.drop(sequence.blocks.slice(held), record.hold);
@@ -131,10 +144,7 @@ export class Story {
     this.stuck.delete(record.id);
     record.stage = stage;
     if (stage !== "refused") record.verdict = null;
-    if (this._flying.get(record.id) !== record) {
-      this._drop(record);
-      if (this.models.has(record.model)) this.model(record.model).level();
-    }
+    if (this._flying.get(record.id) !== record) this._drop(record);
     if (this.delivers) record.turnTo("delivery", at);
     else this._remember(record, at);
   }

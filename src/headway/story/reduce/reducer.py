@@ -5,8 +5,8 @@ Folding a step costs in proportion to what moved and what was judged, never to t
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headway.core import events as ev
@@ -27,6 +27,7 @@ class Story:
     `delivers` says that a front will report `Delivered` for each request; without it a life ends with its stage.
 
     models     pool and seats of each served model, by name, in the order in which events named them
+    reusable   the reusable blocks of each model's pool
     facts      what the replica said of each when it was loaded, where that is among the events
     tiers      how much lies in each tier of each model
     loops      by model, what was told last of a recovery loop, or a cut of admission, that is not over
@@ -39,6 +40,7 @@ class Story:
         self.waiting: set[str] = set()
         self.ended: OrderedDict[str, Record] = OrderedDict()
         self.models: dict[str, ev.Levels] = {}
+        self.reusable: defaultdict[str, set[int]] = defaultdict(set)
         self.facts: dict[str, ev.Loaded] = {}
         self.tiers: dict[str, tuple[TierLevel, ...]] = {}
         self.loops: dict[str, ev.Recovery] = {}
@@ -125,10 +127,16 @@ class Story:
             block for r in self.live.values() if r.model == model for s in r.sequences for block in s.blocks
         )
 
+    def holders(self, model: str) -> list[Record]:
+        """Whose sequences hold blocks of that model's pool: live requests, and such as ended while the step that runs
+        names their blocks."""
+        found = {id(record): record for record in (*self.live.values(), *self._in_flight.values())}
+        return [r for r in found.values() if r.model == model and any(sequence.blocks for sequence in r.sequences)]
+
     # -- one method per event --------------------------------------------------------------------------------
 
     def _loaded(self, event: ev.Loaded) -> None:
-        self.models[event.model] = ev.Levels(0, 0, event.blocks, 0, 0)
+        self._level(event.model, ev.Levels(0, 0, event.blocks, 0, 0))
         self.facts[event.model] = event
         self.tiers[event.model] = event.tiers
         self.loops.pop(event.model, None)
@@ -198,6 +206,7 @@ class Story:
         for index, table, inherited in zip(event.indexes, event.tables, event.inherited, strict=True):
             sequence = record.sequences[index]
             sequence.blocks = list(table)
+            self.reusable[record.model].difference_update(table)
             self._inherit(sequence, inherited, event.resumed)
         record.choice = event.choice or record.choice
         if not event.resumed and event.inherited:
@@ -220,12 +229,14 @@ class Story:
             sequence.counts.lost += lost
             sequence.computed = 0
             sequence.blocks = []
+        self._keep(record.model, event.reusable)
         self._judged.setdefault(record.model, set()).add(event.id)
 
     def _reload_started(self, event: ev.ReloadStarted) -> None:
         if record := self.live.get(event.id):
             for index, table in zip(event.indexes, event.tables, strict=True):
                 record.sequences[index].blocks = list(table)
+                self.reusable[record.model].difference_update(table)
             record.choice = event.choice
             self._wait(record, event.wait, event.at)
 
@@ -238,6 +249,7 @@ class Story:
     def _reload_dropped(self, event: ev.ReloadDropped) -> None:
         if record := self.live.get(event.id):
             _drop_blocks(record)
+            self._keep(record.model, event.reusable)
             self._seatless(record, event.at)
 
     def _seatless(self, record: Record, at: int) -> None:
@@ -252,7 +264,8 @@ class Story:
 
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)
-        self.step, self.stepped_at, self.models[model] = event.step, event.at, event.levels
+        self.step, self.stepped_at = event.step, event.at
+        self._level(model, event.levels)
         for told in [told for told in self.stuck.values() if told.model == model]:
             if told.wait.on != "input" or event.waits.get(told.id, told.wait) != told.wait:
                 del self.stuck[told.id]  # somebody moves, or its blocks come
@@ -275,6 +288,7 @@ class Story:
         for request_id, index, blocks in ((g.id, g.index, g.blocks) for g in event.grown):
             if record := self.live.get(request_id):
                 record.sequences[index].blocks.extend(blocks)
+                self.reusable[record.model].difference_update(blocks)
         moved: dict[str, tuple[int, int]] = {}
         for member in event.members:
             doing, positions = moved.get(member.id, (0, 0))
@@ -289,7 +303,7 @@ class Story:
                 record.turn_to(_PRECEDENCE[doing], event.at)
 
     def _committed(self, event: ev.Committed) -> None:
-        self.models[self._named(event.model)] = event.levels
+        self._level(self._named(event.model), event.levels, event.reusable)
         for outcome in event.outcomes:
             record = self._in_flight.get(outcome.id)
             if record is None:
@@ -337,15 +351,16 @@ class Story:
     def _cancelled(self, event: ev.Cancelled) -> None:
         if record := self.live.get(event.id):
             record.reason = event.by
-            self.models[record.model] = event.levels
+            self._level(record.model, event.levels, event.reusable)
             self._end(record, Stage.CANCELLED, event.at)
 
     def _failed(self, event: ev.Failed) -> None:
         if record := self.live.get(event.id):
-            self._in_flight.pop(event.id, None)  # its blocks are gone, also where no commit will follow
             record.reason, record.message = event.reason, event.message
-            if event.levels is not None:
-                self.models[record.model] = event.levels
+            if event.levels is None:
+                self._in_flight.pop(event.id, None)  # its blocks are gone, also where no commit will follow
+            else:
+                self._level(record.model, event.levels, event.reusable)
             self._end(record, Stage.FAILED, event.at)
 
     def _delivered(self, event: ev.Delivered) -> None:
@@ -353,6 +368,20 @@ class Story:
         if record is not None and record.ended:
             record.dropped = event.dropped
             self._remember(record, event.at)
+
+    # -- the pools -------------------------------------------------------------------------------------------
+
+    def _level(self, model: str, levels: ev.Levels, reusable: Iterable[int] = ()) -> None:
+        """A pool's counts, and what became reusable. Where none is, none of those is that were: the replica ended."""
+        self.models[model] = levels
+        if levels.reusable:
+            self._keep(model, reusable)
+        else:
+            self.reusable[model].clear()
+
+    def _keep(self, model: str, reusable: Iterable[int]) -> None:
+        """These blocks became reusable: nobody holds them, and they were not evicted."""
+        self.reusable[model].update(reusable)
 
     # -- who is alive ----------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from headway.story.tell.views import (
     BlocksView,
     DeadlineView,
     DraftsView,
+    HeldBlocks,
     IntervalView,
     LessSlack,
     ModelPool,
@@ -115,15 +116,17 @@ def _verdict_view(record: Record, now: int, ahead: int) -> VerdictView | None:
     )
 
 
-def pool_view(story: Story) -> PoolView:
-    """`GET /v1/pool`, as the newest events tell it."""
+def pool_view(story: Story, *, blocks: bool = False) -> PoolView:
+    """`GET /v1/pool`, as the newest events tell it; with `blocks` also which of them are what."""
     models = tuple(_model_pool(story, name) for name in story.models)
+    if blocks:
+        models = tuple(_with_blocks(story, model) if model.unit == "blocks" else model for model in models)
     if not models:
         return PoolView(0, 0, PoolBlocks(0, 0, 0, 0), (), ())
     first = next((model for model in models if model.unit == "blocks" and model.total), models[0])
-    blocks = PoolBlocks(first.total, first.live, first.reusable, first.free)
+    levels = PoolBlocks(first.total, first.live, first.reusable, first.free)
     reserved = sum(model.reserved_bytes for model in models)
-    return PoolView(reserved, first.block_tokens, blocks, _tiers(story), models)
+    return PoolView(reserved, first.block_tokens, levels, _tiers(story), models)
 
 
 def _tiers(story: Story) -> tuple[Tier, ...]:
@@ -151,6 +154,14 @@ def _model_pool(story: Story, name: str) -> ModelPool:
         free=levels.free,
         seats=levels.seats_used,
     )
+
+
+def _with_blocks(story: Story, pool: ModelPool) -> ModelPool:
+    held = tuple(
+        HeldBlocks(record.id, record.stage, tuple(tuple(sequence.blocks) for sequence in record.sequences))
+        for record in story.holders(pool.model)
+    )
+    return msgspec.structs.replace(pool, reusable_blocks=tuple(sorted(story.reusable[pool.model])), held_blocks=held)
 
 
 def deadline_view(record: Record, now: int, slacks: Sequence[tuple[int, str]] = ()) -> DeadlineView | None:

@@ -181,9 +181,19 @@ class Tier(msgspec.Struct, frozen=True):
     total: int
 
 
+class HeldBlocks(msgspec.Struct, frozen=True):
+    """The block tables of a request's sequences. One that is over holds its blocks until the step commits that runs
+    with them."""
+
+    id: str
+    stage: Stage
+    tables: tuple[tuple[int, ...], ...]
+
+
 class ModelPool(msgspec.Struct, frozen=True):
     """What one model's pool holds, in the `unit` of its space (`total` is 0 for a pattern that keeps no state), and
-    how many of its seats are used."""
+    how many of its seats are used. With `?blocks=true` also which of the blocks (numbered from 0) are reusable, and
+    who holds the live ones; all others are free."""
 
     model: str
     pattern: str
@@ -195,6 +205,8 @@ class ModelPool(msgspec.Struct, frozen=True):
     reusable: int
     free: int
     seats: int
+    reusable_blocks: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    held_blocks: tuple[HeldBlocks, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class PoolView(msgspec.Struct, frozen=True):
