@@ -253,7 +253,7 @@ def test_large_scores_do_not_overflow(level, held):
     made.qkv[0].mul_(40)
     (found,) = made.whole(level)
     rounded = rounds(level, held)
-    # A score of thousands has errors of a thousandth in fp32; those of rounded numbers are relative, of values near 40.
+    # A score of thousands is a thousandth off in fp32; what rounding makes is relative, and values are near 40.
     tolerance = {"rtol": 2e-3, "atol": 2e-2 if held is FP32 else 0.4}
     assert torch.allclose(found.double(), made.reference(0, rounded=rounded), **tolerance)
 
