@@ -232,11 +232,14 @@ class Lockstep:
             request = alive[r.id]
             (sequence,) = request.progress.sequences
             assert (request.stage is Stage.RUNNING) == (r in self.plain.running)
-            assert request.preemptions == r.preemptions
+            assert (request.preemptions, request.overtaken) == (r.preemptions, r.overtaken)
             assert (sequence.known, sequence.computed) == (r.known, r.computed)
             assert (len(sequence.state.blocks) if sequence.state else 0) == r.held
             assert tuple(sequence.tokens) == r.tokens[: r.known]
             assert [getattr(sequence.counts, kind) for kind in KINDS] == [r.counts[kind] for kind in KINDS]
+
+        counters = self.world.model.queues._counters
+        assert counters is None or all(counters[r.caller] == self.plain.served[r.caller] for r in self.plain.alive)
 
     def _agree_on_blocks(self) -> None:
         """The same lies in the pool and in each tier, and it is what its name says."""
