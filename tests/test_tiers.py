@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fake_tiers import fake_tiers
+from headway.compute.fake import FakeExecutor
 from headway.core.errors import UnknownRequest
 from headway.core.events import Offloaded, ReloadDropped, Reloaded, ReloadStarted
 from headway.core.request import Stage
@@ -372,6 +374,25 @@ def test_copies_of_what_came_out_not_finite_are_not_found_again():
     world.executor.spoils = lambda span: False
     settled(world)
     assert len(world.tiers.host) == len(world.tiers.disk) == 0 and not world.disk.slots
+
+
+def test_a_host_slot_that_is_read_into_is_nobody_elses_although_what_is_read_is_spoiled():
+    """Else another block would be copied to it, and what the disk reads would lie there in its place."""
+    executor = FakeExecutor(blocks=2, block_tokens=2, host_slots=1)
+    tiers, disk = fake_tiers(executor, 4, delay=None)
+    disk.slots[tiers.disk.claim(b"read")] = b"read", [1, 2]
+    tiers.disk.written(b"read")
+    reload = tiers.begin([b"read"], [0])
+    tiers.spoil(1, b"read")
+    tiers.indexed(1, b"another")
+    tiers.name_offloads()
+    assert tiers.name() == ((), ()) and not tiers.host.room
+    tiers.check()
+    disk.end(0)
+    tiers.collect()
+    tiers.check()
+    assert reload.over and reload.lost and tiers.host.room
+    assert b"read" not in tiers.host and b"read" not in tiers.disk and not disk.slots
 
 
 # -- the decision -----------------------------------------------------------------------------------------------

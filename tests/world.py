@@ -87,7 +87,7 @@ class World:
         eos_ids: tuple[int, ...] = (),
         host_slots: int = 0,
         disk_slots: int = 0,
-        disk_delay: int = 0,
+        disk_delay: int | None = 0,
         most_copies: int = 64,
         staging: bool = False,
         **options: object,

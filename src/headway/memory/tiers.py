@@ -163,10 +163,13 @@ class Tiers:
         self._queued.pop(block, None)
 
     def spoil(self, block: int, key: bytes) -> None:
-        """The content of a block of the pool may be wrong, and so may its copies: they are not to be found again."""
+        """The content of a block of the pool may be wrong, and so may its copies: they are not to be found again. One
+        that moves is forgotten when it has: a host slot that is read into is nobody else's until then."""
         self.gone(block)
-        self.host.forget(key)
-        if key in self._moving:
+        moves = self._moving.get(key)
+        if moves is None or moves.what == "write":  # then its host slot is pinned
+            self.host.forget(key)
+        if moves is not None:
             self._spoiled.add(key)
         elif self.disk is not None and key in self.disk:
             self._forget_on_disk(key)
