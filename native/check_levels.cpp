@@ -48,8 +48,10 @@ struct Product {
 };
 
 Floats multiplied(int32_t dots, headway_pool *pool, const Product &p, const Floats &x, const Floats &w, const Floats &b) {
-    headway_weights *weights =
-        headway_weights_pack(w.data(), HEADWAY_FP32, b.data(), p.outputs, p.inputs, p.gated, p.bits);
+    headway_weights *weights = headway_weights_open(p.outputs, p.inputs, p.gated, p.bits);
+    std::vector<char> memory(static_cast<size_t>(headway_weights_bytes(weights)) + 64);
+    char *at = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
+    headway_weights_pack(weights, at, w.data(), HEADWAY_FP32, b.data());
     headway_products *products = headway_products_open(dots, pool);
     Floats out(static_cast<size_t>(p.rows * (p.gated ? p.outputs / 2 : p.outputs)), 0.5f);
     if (headway_products_multiply(products, weights, x.data(), HEADWAY_FP32, nullptr, 0.0f, p.rows, p.ending, out.data()))

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 8
+#define HEADWAY_ABI 9
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8, HEADWAY_AVX512BF16 = 16 };
@@ -126,16 +126,18 @@ HEADWAY_API int32_t headway_dots(void);
 
 typedef struct headway_weights headway_weights;
 
-/* Rounds and packs `weight` [outputs, inputs], fp32 or bf16, with `bias` [outputs] or NULL; both are copied. With
- * `gated`, the first half of the outputs are gates: silu(gate) * up leaves, [rows, outputs / 2]. `bits` is 8, or 4: then
+/* For a weight [outputs, inputs]. With `gated`, the first half of the outputs are gates: silu(gate) * up leaves, [rows, outputs / 2]. `bits` is 8, or 4: then
  * each 32 inputs of an output have a scale and a least value in half precision, as in GGUF's Q4_1, whose weights come
  * out as they were; sums within these are exact, and they are added up in order. NULL if there is no memory, or there are
  * more than 131,072 inputs. */
-HEADWAY_API headway_weights *headway_weights_pack(const void *weight, int32_t format, const float *bias,
-                                                  int64_t outputs, int64_t inputs, int32_t gated,
-                                                  int32_t bits);
+HEADWAY_API headway_weights *headway_weights_open(int64_t outputs, int64_t inputs, int32_t gated, int32_t bits);
 HEADWAY_API void headway_weights_free(headway_weights *weights);
+/* What they take, packed. */
 HEADWAY_API int64_t headway_weights_bytes(const headway_weights *weights);
+/* Rounds and packs `weight`, fp32 or bf16, with `bias` [outputs] or NULL; both are copied, into `memory`: so many bytes, zero,
+ * aligned to 64, which must outlive the weights' use. */
+HEADWAY_API void headway_weights_pack(headway_weights *weights, void *memory, const void *weight, int32_t format,
+                                      const float *bias);
 
 /* Multiplies, any number of weights; they may be shared by several of these. */
 typedef struct headway_products headway_products;

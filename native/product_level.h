@@ -24,6 +24,12 @@ template <int I, int COUNT, typename Do> __attribute__((always_inline)) inline v
     }
 }
 
+/* A panel's weights of 8 bits lie half by half. */
+enum { PER_HALF = HALF / WIDTH };
+inline const int8_t *column_of(const int8_t *panel, int64_t inputs, int column) {
+    return panel + column / HALF * inputs * HALF + column % HALF * STEP;
+}
+
 /* sums[row][column], of R rows and C vectors of columns: what low digits make, in one exact sum of whole numbers. Few sums
  * are made of several parts each, which do not wait for each other. */
 template <int R, int C> void add_up(const Rounded &inputs, const int8_t *weights, int column, float *sums) {
@@ -35,12 +41,16 @@ template <int R, int C> void add_up(const Rounded &inputs, const int8_t *weights
             each<0, C>([&](auto c) { part[p.at][r.at][c.at] = start; });
         });
     });
-    weights += column * STEP;
+    weights = column_of(weights, inputs.stride, column);
+    const int64_t half = inputs.stride * HALF;
     const int8_t *from = inputs.whole, *end = from + inputs.stride;
-    for (; from < end; from += 4 * STEP, weights += 4 * PANEL * STEP) {
+    for (; from < end; from += 4 * STEP, weights += 4 * HALF * STEP) {
         each<0, 4>([&](auto step) {
             Bytes weight[C];
-            each<0, C>([&](auto c) { weight[c.at] = load_weights(weights + (step.at * PANEL + c.at * WIDTH) * STEP); });
+            each<0, C>([&](auto c) {
+                const int at = (step.at * HALF + c.at % PER_HALF * WIDTH) * STEP;
+                weight[c.at] = load_weights(weights + c.at / PER_HALF * half + at);
+            });
             each<0, R>([&](auto r) {
                 const Spread input = spread(from + r.at * inputs.stride + step.at * STEP);
                 each<0, C>([&](auto c) {
@@ -66,9 +76,12 @@ template <int C> void add_far(const Rounded &row, const int8_t *weights, int col
     Ints part[C];
     each<0, C>([&](auto c) { part[c.at] = first_sum(scales.far_offset); });
     for (const Far *far = row.far, *end = far + scales.far_count; far < end; far++) {
-        const int8_t *at = weights + (static_cast<int64_t>(far->step) * PANEL + column) * STEP;
+        const int8_t *at = column_of(weights, row.stride, column) + static_cast<int64_t>(far->step) * HALF * STEP;
         const Spread high = spread(far->high);
-        each<0, C>([&](auto c) { part[c.at] = dot(part[c.at], load_weights(at + c.at * WIDTH * STEP), high); });
+        each<0, C>([&](auto c) {
+            const int8_t *weight = at + c.at / PER_HALF * row.stride * HALF + c.at % PER_HALF * WIDTH * STEP;
+            part[c.at] = dot(part[c.at], load_weights(weight), high);
+        });
     }
     const Floats scale = set1(256.0f * scales.scale);
     each<0, C>([&](auto c) {

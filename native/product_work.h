@@ -8,9 +8,8 @@
 
 #include "products.h"
 
-/* Packed weights and the memory that they lie in. */
+/* Packed weights; the memory that they lie in is the caller's. */
 struct headway_weights : headway::Weights {
-    std::unique_ptr<char[]> memory;
     int64_t bytes = 0;
 };
 

@@ -82,14 +82,14 @@ void pack_groups(const Weights &to, int64_t column, const void *weight, int32_t 
 /* Rounds a row of the weight into its column of the panels. */
 void pack_row(const Weights &to, int64_t column, const void *weight, int32_t format, int64_t row) {
     int8_t *packed = const_cast<int8_t *>(to.panel_weights) + column / PANEL * to.panel_bytes;
-    packed += column % PANEL * STEP;
+    packed += column % PANEL / HALF * HALF * to.padded_inputs + column % HALF * STEP;
     float top = 1e-30f;
     for (int64_t k = 0; k < to.inputs; k++) top = std::max(top, std::fabs(wide(weight, format, row * to.inputs + k)));
     const float factor = 127.0f / top;
     for (int64_t k = 0; k < to.inputs; k++) {
         const float scaled = wide(weight, format, row * to.inputs + k) * factor;
         const long whole = std::lrint(std::min(127.0f, std::max(-127.0f, scaled)));
-        packed[k / STEP * PANEL * STEP + k % STEP] = static_cast<int8_t>(whole ^ -128);
+        packed[k / STEP * HALF * STEP + k % STEP] = static_cast<int8_t>(whole ^ -128);
     }
     const_cast<float *>(to.scales)[column] = top / 127.0f;
 }
@@ -209,10 +209,9 @@ void headway_products::run(int worker) {
 
 /* -- the C interface */
 
-headway_weights *headway_weights_pack(const void *weight, int32_t format, const float *bias, int64_t outputs,
-                                      int64_t inputs, int32_t gated, int32_t bits) {
+headway_weights *headway_weights_open(int64_t outputs, int64_t inputs, int32_t gated, int32_t bits) {
     if (inputs > MOST_INPUTS || (bits != 8 && bits != 4)) return nullptr;
-    std::unique_ptr<headway_weights> made(new (std::nothrow) headway_weights);
+    headway_weights *made = new (std::nothrow) headway_weights;
     if (!made) return nullptr;
     made->inputs = inputs;
     made->padded_inputs = (inputs + INPUTS - 1) / INPUTS * INPUTS;
@@ -221,23 +220,23 @@ headway_weights *headway_weights_pack(const void *weight, int32_t format, const 
     made->gated = gated;
     made->four_bits = bits == 4;
     made->panel_bytes = bits == 4 ? made->padded_inputs / GROUP * GROUP_BYTES : made->padded_inputs * PANEL;
-    const int64_t columns = made->panels * PANEL, size = made->panels * made->panel_bytes + columns * 8;
-    made->memory.reset(new (std::nothrow) char[static_cast<size_t>(size) + 64]);
-    if (!made->memory) return nullptr;
-    made->bytes = size;
-    char *at = aligned(made->memory.get());
-    std::memset(at, 0, static_cast<size_t>(size));
-    made->panel_weights = reinterpret_cast<int8_t *>(at);
-    float *floats = reinterpret_cast<float *>(at + made->panels * made->panel_bytes);
-    made->scales = floats;
-    made->biases = floats + columns;
+    made->bytes = made->panels * (made->panel_bytes + PANEL * 8);
+    return made;
+}
+
+void headway_weights_pack(headway_weights *to, void *memory, const void *weight, int32_t format, const float *bias) {
+    char *at = static_cast<char *>(memory);
+    const int64_t columns = to->panels * PANEL;
+    float *floats = reinterpret_cast<float *>(at + to->panels * to->panel_bytes);
+    to->panel_weights = reinterpret_cast<int8_t *>(at);
+    to->scales = floats;
+    to->biases = floats + columns;
     for (int64_t column = 0; column < columns; column++) {
-        const int64_t row = row_of(*made, column / PANEL, static_cast<int>(column % PANEL));
+        const int64_t row = row_of(*to, column / PANEL, static_cast<int>(column % PANEL));
         if (row < 0) continue;
-        (made->four_bits ? pack_groups : pack_row)(*made, column, weight, format, row);
+        (to->four_bits ? pack_groups : pack_row)(*to, column, weight, format, row);
         if (bias) floats[columns + column] = bias[row];
     }
-    return made.release();
 }
 
 void headway_weights_free(headway_weights *weights) { delete weights; }

@@ -7,9 +7,9 @@
 
 namespace headway {
 
-/* Weights lie in panels of so many outputs, and these in steps of STEP inputs, [panel][step][output][input], so that an
- * instruction which adds STEP products of 8-bit numbers into each of its lanes reads outputs along its lanes, whatever
- * its width. What is missing at the edges is zero. */
+/* Weights lie in panels of so many outputs, each in halves that threads may read apart, and these in steps of STEP inputs,
+ * [panel][half][step][output][input], so that an instruction which adds STEP products of 8-bit numbers into each of its
+ * lanes reads outputs along its lanes, whatever its width. What is missing at the edges is zero. */
 enum { PANEL = 64, STEP = 4, HALF = PANEL / 2 };
 /* Inputs are padded to a multiple of it. */
 enum { INPUTS = 64 };

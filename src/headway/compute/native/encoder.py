@@ -18,6 +18,7 @@ import torch
 
 from headway.compute.models.encoder_spec import EncoderSpec
 from headway.compute.native.library import DOTS, LEVELS, Library
+from headway.compute.native.memory import Memory
 from headway.compute.native.products import PackedWeights
 
 #: After a step's end the next one is about a millisecond away: too long to stay awake for.
@@ -102,6 +103,7 @@ class NativeEncoder:
         dots = dots or library.dots_of(level)
         self._spec, self._library = spec, library
         self._kept: list[object] = []  # what the library points to
+        self._memory = Memory()
         layers = (_Layer * spec.layers)(*(self._layer(tensors, i) for i in range(spec.layers)))
         places, types = _places(spec, tensors), tensors.get("types") if spec.types else None
         shape = _Shape(
@@ -168,9 +170,8 @@ class NativeEncoder:
         prefix, after = f"layers.{index}.", f"layers.{index + 1}."
         found = _Layer()
         for part in _PRODUCTS:
-            packed = PackedWeights(
-                self._library, tensors[f"{prefix}{part}.weight"], tensors.get(f"{prefix}{part}.bias")
-            )
+            weight, bias = tensors[f"{prefix}{part}.weight"], tensors.get(f"{prefix}{part}.bias")
+            packed = PackedWeights(self._library, weight, bias, memory=self._memory)
             self._kept.append(packed)
             setattr(found, part, packed.handle)
         for norm, scale in (("attention", f"{prefix}up.scale"), ("mlp", f"{after}qkv.scale")):

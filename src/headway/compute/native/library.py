@@ -16,7 +16,7 @@ from headway.core.config import NATIVE
 from headway.core.errors import ConfigError
 
 #: As in native/headway.h.
-ABI = 8
+ABI = 9
 LEVELS = {"avx512bf16": 16, "avx512": 8, "avx2": 4, "neon": 2, "generic": 1}
 #: What adds up products of 8-bit numbers, the quickest first; and at which levels it may run.
 DOTS = {"avx512vnni": 32, "avxvnni": 16, "dotprod": 8, "avx2": 4, "neon": 2, "generic": 1}
@@ -49,7 +49,8 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
         _int,
         [_pointer, _pointer, _pointer, _pointer, _int, _int, _int, _pointer],
     ),
-    "headway_weights_pack": (_pointer, [_pointer, _int, _pointer, _long, _long, _int, _int]),
+    "headway_weights_open": (_pointer, [_long, _long, _int, _int]),
+    "headway_weights_pack": (None, [_pointer, _pointer, _pointer, _int, _pointer]),
     "headway_weights_free": (None, [_pointer]),
     "headway_weights_bytes": (_long, [_pointer]),
     "headway_products_open": (_pointer, [_int, _pointer]),
@@ -91,7 +92,8 @@ class Library:
         self.pool_open, self.pool_close = handle.headway_pool_open, handle.headway_pool_close
         self.attention_open, self.attention_close = handle.headway_attention_open, handle.headway_attention_close
         self.attention_step, self.attention_layer = handle.headway_attention_step, handle.headway_attention_layer
-        self.weights_pack, self.weights_free = handle.headway_weights_pack, handle.headway_weights_free
+        self.weights_open, self.weights_free = handle.headway_weights_open, handle.headway_weights_free
+        self.weights_pack = handle.headway_weights_pack
         self.weights_bytes = handle.headway_weights_bytes
         self.products_open, self.products_close = handle.headway_products_open, handle.headway_products_close
         self.products_multiply = handle.headway_products_multiply

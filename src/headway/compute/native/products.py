@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 
 from headway.compute.native.library import DOTS, Library
+from headway.compute.native.memory import Memory
 from headway.compute.native.pool import Pool
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
@@ -41,25 +42,27 @@ class PackedWeights:
         *,
         gated: bool = False,
         bits: Bits = 8,
+        memory: Memory | None = None,
     ) -> None:
         """`weight` is fp32 or bf16; of 4 `bits`, each 32 inputs of an output have a scale and a least value in half
-        precision (GGUF's Q4_1). Raises ValueError for one with more inputs than sums of 32 bits have room for,
-        MemoryError."""
+        precision (GGUF's Q4_1). What is packed lies in `memory`, or in some of its own. Raises ValueError for one with
+        more inputs than sums of 32 bits have room for, MemoryError."""
         weight = weight.contiguous()
         wide = None if bias is None else bias.float().contiguous()
         self.outputs, self.inputs = (int(size) for size in weight.shape)
         self.gated, self.columns = gated, self.outputs // 2 if gated else self.outputs
         if self.inputs > 131072:
             raise ValueError(f"a product of {self.inputs} inputs; sums of 32 bits have room for 131072")
-        handle = library.weights_pack(
-            weight.data_ptr(), FORMATS[weight.dtype], None if wide is None else wide.data_ptr(), self.outputs,
-            self.inputs, gated, bits,
-        )  # fmt: skip
+        handle = library.weights_open(self.outputs, self.inputs, gated, bits)
         if not handle:
             raise MemoryError("no memory for packed weights")
+        weakref.finalize(self, library.weights_free, handle)
         self.handle: int = handle
         self.bytes: int = library.weights_bytes(handle)
-        weakref.finalize(self, library.weights_free, handle)
+        address, self._held = (memory or Memory()).take(self.bytes)
+        library.weights_pack(
+            handle, address, weight.data_ptr(), FORMATS[weight.dtype], None if wide is None else wide.data_ptr()
+        )
 
 
 class NativeProducts:
