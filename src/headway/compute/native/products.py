@@ -45,8 +45,8 @@ class PackedWeights:
         memory: Memory | None = None,
     ) -> None:
         """`weight` is fp32 or bf16; of 4 `bits`, each 32 inputs of an output have a scale and a least value in half
-        precision (GGUF's Q4_1). What is packed lies in `memory`, or in some of its own. Raises ValueError for one with
-        more inputs than sums of 32 bits have room for, MemoryError."""
+        precision (GGUF's Q4_1). What is packed lies in `memory`, or in some of its own. Raises MemoryError, and
+        ValueError for one with more inputs than sums of 32 bits have room for."""
         weight = weight.contiguous()
         wide = None if bias is None else bias.float().contiguous()
         self.outputs, self.inputs = (int(size) for size in weight.shape)
