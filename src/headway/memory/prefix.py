@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Set
 
 from headway.core.miss import Miss
 from headway.memory.keys import KeyChain, Origin, block_key
@@ -114,15 +115,23 @@ class PrefixIndex:
             found.append(block)
         return found
 
-    def nearest(self, parent: bytes, wanted: list[int]) -> tuple[list[int], int]:
-        """The tokens of the block behind `parent` that agrees furthest with `wanted`, and how far it does; ([], 0)
-        when none has the first in common."""
+    def nearest(self, parent: bytes, wanted: list[int], gone: Set[int] = frozenset()) -> tuple[list[int], int]:
+        """The tokens of the block behind `parent` that agrees furthest with `wanted`, of those that are not `gone`,
+        and how far it does; ([], 0) when none has the first in common."""
         following = self._following.get(parent, [])
-        place = bisect_left(following, wanted)  # in sorted order the one that agrees furthest is next to it
-        nearby = following[max(0, place - 1) : place + 1]
+        after = bisect_left(following, wanted)  # in sorted order the one that agrees furthest is next to it
+        before = after - 1
+        while before >= 0 and self._among(gone, parent, following[before]):
+            before -= 1
+        while after < len(following) and self._among(gone, parent, following[after]):
+            after += 1
+        nearby = [following[place] for place in (before, after) if 0 <= place < len(following)]
         agreeing = [_common(near, wanted) for near in nearby]
         furthest = max(agreeing, default=0)
         return (nearby[agreeing.index(furthest)], furthest) if furthest else ([], 0)
+
+    def _among(self, blocks: Set[int], parent: bytes, tokens: list[int]) -> bool:
+        return bool(blocks) and self._block[block_key(parent, tokens)] in blocks
 
     def explain(self, chain: KeyChain, tokens: list[int], *, matched: int, limit: int) -> Miss:
         """Why reuse ended where it did, of the `limit` positions of `tokens` that could be reused: behind `matched`
