@@ -234,29 +234,35 @@ def test_the_miss_says_where_reuse_ended_and_why(prompt, known, miss):
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), max_size=12),
-    st.lists(st.integers(0, 2), min_size=7, max_size=7),
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=12),
+    st.lists(st.integers(0, 2), min_size=2, max_size=7),
     st.sets(st.integers(0, 11)),
 )
 def test_the_nearest_known_prefix_is_found_among_many_and_after_some_were_evicted(known, asks, evicted):
+    """Blocks of six, whole ones and such as are full in part; one that was evicted is named where reuse would have
+    gone further with it, and it agrees until it ends, or what can be reused does."""
     index = PrefixIndex()
-    left = []
+    left, gone = [], {}
     for i, tokens in enumerate({tuple(tokens): None for tokens in known}):
-        key = block_key(b"root", list(tokens))
-        index.put(key, i, b"root", list(tokens))
+        index.put(block_key(b"root", list(tokens)), i, b"root", list(tokens))
         if i in evicted:
-            index.evict(key, 7)
+            index.evict(block_key(b"root", list(tokens)), i)
+            gone[i] = list(tokens)
         else:
             left.append(list(tokens))
-    common = [next((i for i in range(6) if tokens[i] != asks[i]), 6) for tokens in left]
-    miss = index.explain(KeyChain(b"root", 6), asks, matched=int(6 in common), limit=6)
-    at = max(common, default=0)
-    if at == 6:
-        assert miss == Miss("last", 6)
-    elif block_key(b"root", asks[:6]) in index._evicted:
-        assert miss == Miss("evicted", at, step=7)
+    limit, wanted = len(asks) - 1, asks[:-1]
+    at = max((common(tokens, wanted) for tokens in left), default=0)
+    would = {i: common(tokens, wanted) for i, tokens in gone.items()}
+    would = {i: agrees for i, agrees in would.items() if agrees in (limit, len(gone[i])) and agrees > at}
+    miss = index.explain(KeyChain(b"root", 6), asks, matched=int(wanted in left and limit == 6), limit=limit)
+    if at == limit:
+        assert miss == Miss("last", limit)
+    elif would:
+        assert (miss.why, miss.at) == ("evicted", at) and would[miss.step] == max(would.values())
+    elif at:
+        assert (miss.why, miss.at) == ("differs", at)
     else:
-        assert (miss.why, miss.at) == (("differs", at) if at else ("none", 0))  # a whole block is left
+        assert miss == Miss("none" if limit == 6 else "short", 0)
 
 
 def test_a_small_change_inside_what_is_shared_is_told_from_another_text():
@@ -287,6 +293,52 @@ def test_an_evicted_block_is_named_by_the_position_at_which_it_starts():
     assert world.story.record("d").miss == Miss("last", 15)
 
 
+def tail_evicted() -> tuple[World, list[int]]:
+    """A chat's first turn of two whole blocks and a tail, of which the tail alone was evicted; and its tokens."""
+    world = World(blocks=8, block_tokens=4)
+    world.add("one", KNOWN[:9], max_tokens=3)  # 11 positions have state
+    world.run()
+    world.add("other", list(range(100, 121)), max_tokens=2)  # six blocks, of which five are free
+    world.run()
+    assert world.pool.evictions == 1
+    return world, [*KNOWN[:9], *world.said["one", 0]]
+
+
+@pytest.mark.parametrize("asks", ["the next turn", "the same prompt", "the tail and one position more"])
+def test_a_tail_that_was_evicted_is_named_though_it_filled_its_block_in_part(asks):
+    world, turn = tail_evicted()
+    step = next(event.step for event in world.events if isinstance(event, Admitted) and event.id == "other")
+    prompts = {"the next turn": [*turn, *range(500, 509)], "the same prompt": [*KNOWN[:9], 77]}
+    world.add("two", prompts.get(asks, turn), max_tokens=1)
+    world.run()
+    assert world.story.record("two").miss == Miss("evicted", 8, step=step)
+
+
+def test_an_evicted_tail_does_not_account_for_what_differs_from_it():
+    world, turn = tail_evicted()
+    world.add("two", [*turn[:9], 501, *range(600, 606)], max_tokens=1)
+    world.run()
+    assert world.story.record("two").miss == Miss("differs", 8)
+
+
+def test_an_evicted_tail_that_was_computed_again_is_forgotten():
+    world, turn = tail_evicted()
+    world.add("again", KNOWN[:9], max_tokens=3)
+    world.run()
+    world.add("two", [*turn, 500, 501], max_tokens=1)
+    world.run()
+    assert world.story.record("two").miss == Miss("differs", 11)
+
+
+def test_what_was_evicted_twice_is_remembered_once_and_by_its_last_step():
+    index, key = PrefixIndex(), block_key(b"root", [1])
+    for step in (3, 8):
+        index.put(key, 0, b"root", [1])
+        index.evict(key, step)
+    assert index.explain(KeyChain(b"root", 1), [1, 0], matched=0, limit=1) == Miss("evicted", 0, step=8)
+    assert index._evicted._following == {b"root": [[1]]}
+
+
 def test_only_so_many_evictions_are_remembered():
     index = PrefixIndex()
     keys = [block_key(b"root", [i]) for i in range(prefix._REMEMBERED_EVICTIONS + 1)]
@@ -296,6 +348,8 @@ def test_only_so_many_evictions_are_remembered():
     assert len(index) == 0
     assert index.explain(KeyChain(b"root", 1), [0, 0], matched=0, limit=1) == Miss("none", 0)
     assert index.explain(KeyChain(b"root", 1), [1, 0], matched=0, limit=1) == Miss("evicted", 0, step=1)
+    remembered = index._evicted
+    assert len(remembered._latest) == len(remembered._following[b"root"]) == prefix._REMEMBERED_EVICTIONS
 
 
 # -- a block that agrees in part ------------------------------------------------------------------------------

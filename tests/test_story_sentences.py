@@ -363,6 +363,7 @@ def test_waiting_to_resume_and_afterwards():
         "0 requests are ahead.",
         "Reused 0 of 11 prompt positions: prefix caching is off.",
         "Preempted once, so that old could go on: lost 13 positions, found 0 of them again, recomputed 0.",
+        "Preempted at step 4 for old: 13 positions to recompute.",
         "Its time: decode 2.0 ms (47%), prefill 1.2 ms (29%), preempted for space, blocks 1.0 ms (23%).",
     ]
     world.run()
@@ -370,6 +371,7 @@ def test_waiting_to_resume_and_afterwards():
         "new finished (length) after 14.5 ms: 11 prompt positions, 9 tokens emitted.",
         "Reused 0 of 11 prompt positions: prefix caching is off.",
         "Preempted once, so that old could go on: lost 13 positions, found 0 of them again, recomputed 13.",
+        "Preempted at step 4 for old: 13 positions to recompute.",
         "Its time: decode 7.1 ms (49%), preempted for space, blocks 5.0 ms (35%), prefill 1.2 ms (9%), recompute "
         "1.1 ms (8%).",
     ]

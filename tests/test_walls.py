@@ -32,7 +32,9 @@ ANYTHING = None
 #: What the modules of a folder (or a top-level file) may import from Headway, beside their own folder.
 MAY_IMPORT: dict[str, frozenset[str] | None] = {
     "core": frozenset(),
-    "policy": frozenset({"core.request", "core.plan", "core.verdict", "core.recovery", "core.errors", "core.tiers"}),
+    "policy": frozenset(
+        {"core.request", "core.plan", "core.verdict", "core.recovery", "core.errors", "core.tiers", "core.price"}
+    ),
     "memory": frozenset({"core"}),
     "engine": frozenset({"core", "policy", "compute.executor"}),
     "patterns": frozenset({"core", "engine.pattern", "engine.served", "policy", "memory", "compute.executor"}),

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from headway.core.miss import Miss
+from headway.core.price import Price
 from headway.core.recovery import NO_DEMAND, Demand, Phase, Rates
 from headway.core.request import Pause
 from headway.core.tiers import Fault, ReloadChoice, TierLevel, TierName
@@ -140,9 +141,9 @@ class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
 
 
 class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
-    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence; `price` are those of
-    them that it would have to compute again if it resumed at once, the rest being still reusable. `reusable` are the
-    blocks that became so with this event, by number."""
+    """Its blocks were taken so that `by` could grow. `lost` are positions per open sequence; `price` is what it costs
+    to resume (logs from before tiers counted have a number of positions). `reusable` are the blocks that became so
+    with this event, by number."""
 
     step: int
     id: str
@@ -150,7 +151,7 @@ class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
     indexes: tuple[int, ...]
     lost: tuple[int, ...]
     blocks: int
-    price: int = 0
+    price: Price | int = Price()
     reusable: tuple[int, ...] = ()
 
 

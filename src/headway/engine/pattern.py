@@ -28,6 +28,7 @@ from headway.core.events import (
     ReloadStarted,
 )
 from headway.core.plan import StepPlan, StepResult
+from headway.core.price import Price
 from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
 from headway.policy.admit import AnswerLengths, Outlook
@@ -319,12 +320,12 @@ class Pattern(Protocol[NewT_contra]):
         """Space that would be available if it left, and space that it shares with others, which would stay."""
         ...
 
-    def price(self, request: Request, short: int) -> int:
-        """What it would have to compute again if it lost its state, and `short` of its space were taken at once."""
-        ...
-
     def lose(self, request: Request) -> Lost:
         """Give up all state, to be computed again later. Changes state."""
+        ...
+
+    def price(self, request: Request, lost: Lost, taken: int) -> Price:
+        """What it costs to resume one that just `lost` its state, before others take `taken` of the space."""
         ...
 
     def release(self, request: Request, *, keep: bool = True) -> None:

@@ -255,15 +255,15 @@ class Planner:
             if victim.stage is not Stage.RUNNING:
                 self._drop(victim, by=request)
                 continue
-            short = 0 if victim is request else needed - space.free - space.reusable
-            self._preempt(victim, by=request, short=short)
+            self._preempt(victim, by=request, taken=0 if victim is request else needed)
             if victim is request:
                 return False
         return True
 
-    def _preempt(self, victim: Request, by: Request, short: int) -> None:
-        price = self._pattern.price(victim, short)
+    def _preempt(self, victim: Request, by: Request, taken: int) -> None:
+        """`taken` is the space that `by` takes at once."""
         lost = self._pattern.lose(victim)
+        price = self._pattern.price(victim, lost, taken)
         self._queues.preempt(victim)
         self._model.recovery.preempted(len(lost.indexes))
         self._emit(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 
 from headway.core.errors import InvariantError
 from headway.core.verdict import SpaceRule, Unit
@@ -58,6 +59,10 @@ class BlockPool:
 
     def is_reusable(self, block: int) -> bool:
         return block in self._reusable
+
+    def next_evicted(self, taken: int) -> frozenset[int]:
+        """The reusable blocks that are evicted when `taken` blocks are taken. Changes nothing."""
+        return frozenset(islice(self._reusable, max(0, taken - len(self._free))))
 
     def newly_reusable(self) -> tuple[int, ...]:
         """Blocks that became reusable since this was last asked, and still are. Asking is what makes them old."""

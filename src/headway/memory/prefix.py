@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Set
 
 from headway.core.miss import Miss
 from headway.memory.keys import KeyChain, Origin, block_key
 
-#: Evicted keys that are remembered, only to be able to say "it was cached, and was evicted".
+#: Evicted blocks that are remembered, only to be able to say "it was cached, and was evicted".
 _REMEMBERED_EVICTIONS = 4096
 #: So many blocks that follow a different one are looked at, to say whether the difference was a small one.
 _FOLLOWED = 8
+
+
+class Evicted:
+    """Blocks that were evicted lately, whole ones and such as were full in part: by which step, to be found by what
+    they followed and the tokens that they had. The latest `_REMEMBERED_EVICTIONS` are remembered."""
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[bytes, tuple[int, bytes, list[int]]] = OrderedDict()  # step, parent, tokens
+        self._following: dict[bytes, list[list[int]]] = {}  # by parent: the tokens of its children, sorted
+
+    def note(self, key: bytes, parent: bytes, tokens: list[int], step: int) -> None:
+        """The block of `key`, which is not remembered, was evicted by `step`."""
+        self._latest[key] = step, parent, tokens
+        insort(self._following.setdefault(parent, []), tokens)
+        if len(self._latest) > _REMEMBERED_EVICTIONS:
+            self.forget(next(iter(self._latest)))
+
+    def forget(self, key: bytes) -> None:
+        """The block of `key` is known again, if it was not all the time."""
+        if key in self._latest:
+            _, parent, tokens = self._latest.pop(key)
+            _drop(self._following, parent, tokens)
+
+    def step(self, parent: bytes, wanted: list[int], known: int) -> int | None:
+        """The step that evicted a block behind `parent` of which `wanted`, no more than a block, could have used more
+        than the `known` tokens that it finds anyway: one that goes on like it until either ends. None if there is
+        none."""
+        following, prefix = self._following.get(parent, []), wanted
+        after = bisect_left(following, wanted)
+        if after < len(following) and len(wanted) > known and following[after][: len(wanted)] == wanted:
+            return self._step(parent, following[after])
+        while place := bisect_right(following, prefix):  # what `prefix` begins with comes before it in sorted order
+            before = following[place - 1]
+            agreeing = _common(before, wanted)
+            if agreeing <= known:
+                return None
+            if agreeing == len(before):
+                return self._step(parent, before)
+            prefix = wanted[:agreeing]
+        return None
+
+    def _step(self, parent: bytes, tokens: list[int]) -> int:
+        return self._latest[block_key(parent, tokens)][0]
 
 
 class PrefixIndex:
@@ -26,7 +70,7 @@ class PrefixIndex:
         self._tokens: dict[bytes, list[int]] = {}
         self._parent: dict[bytes, bytes] = {}
         self._following: dict[bytes, list[list[int]]] = {}  # by parent: the tokens of its children, sorted
-        self._evicted: OrderedDict[bytes, int] = OrderedDict()  # key to the step that evicted its block
+        self._evicted = Evicted()
         self._origins: dict[str, dict[bytes, Origin]] = {}  # by salt: those with a block, by root
         self._salts: dict[bytes, str] = {}
 
@@ -42,7 +86,7 @@ class PrefixIndex:
         self._tokens[key] = tokens
         self._parent[key] = parent
         insort(self._following.setdefault(parent, []), tokens)
-        self._evicted.pop(key, None)
+        self._evicted.forget(key)
         if origin is not None:
             self._origins.setdefault(origin.salt, {})[parent] = origin
             self._salts[parent] = origin.salt
@@ -51,18 +95,15 @@ class PrefixIndex:
         """The block of `key` no longer holds what the key says."""
         del self._block[key]
         parent, tokens = self._parent.pop(key), self._tokens.pop(key)
-        following = self._following[parent]
-        del following[bisect_left(following, tokens)]
-        if not following:
-            del self._following[parent]
+        _drop(self._following, parent, tokens)
+        if parent not in self._following:
             self._forget_origin(parent)
 
     def evict(self, key: bytes, step: int) -> None:
         """Forget `key`, but remember that it was cached until `step`."""
+        parent, tokens = self._parent[key], self._tokens[key]
         self.forget(key)
-        self._evicted[key] = step
-        if len(self._evicted) > _REMEMBERED_EVICTIONS:
-            self._evicted.popitem(last=False)
+        self._evicted.note(key, parent, tokens, step)
 
     def match(self, keys: list[bytes], limit: int) -> list[int]:
         """Blocks of the longest indexed prefix of `keys`, at most `limit` of them."""
@@ -74,28 +115,36 @@ class PrefixIndex:
             found.append(block)
         return found
 
-    def nearest(self, parent: bytes, wanted: list[int]) -> tuple[list[int], int]:
-        """The tokens of the block behind `parent` that agrees furthest with `wanted`, and how far it does; ([], 0)
-        when none has the first in common."""
+    def nearest(self, parent: bytes, wanted: list[int], gone: Set[int] = frozenset()) -> tuple[list[int], int]:
+        """The tokens of the block behind `parent` that agrees furthest with `wanted`, of those that are not `gone`,
+        and how far it does; ([], 0) when none has the first in common."""
         following = self._following.get(parent, [])
-        place = bisect_left(following, wanted)  # in sorted order the one that agrees furthest is next to it
-        nearby = following[max(0, place - 1) : place + 1]
+        after = bisect_left(following, wanted)  # in sorted order the one that agrees furthest is next to it
+        before = after - 1
+        while before >= 0 and self._among(gone, parent, following[before]):
+            before -= 1
+        while after < len(following) and self._among(gone, parent, following[after]):
+            after += 1
+        nearby = [following[place] for place in (before, after) if 0 <= place < len(following)]
         agreeing = [_common(near, wanted) for near in nearby]
         furthest = max(agreeing, default=0)
         return (nearby[agreeing.index(furthest)], furthest) if furthest else ([], 0)
+
+    def _among(self, blocks: Set[int], parent: bytes, tokens: list[int]) -> bool:
+        return bool(blocks) and self._block[block_key(parent, tokens)] in blocks
 
     def explain(self, chain: KeyChain, tokens: list[int], *, matched: int, limit: int) -> Miss:
         """Why reuse ended where it did, of the `limit` positions of `tokens` that could be reused: behind `matched`
         whole blocks, and what agrees of one more."""
         size = chain.block_tokens
         start = matched * size
-        keys = chain.upto(tokens, min(matched + 1, len(tokens) // size))
-        parent, wanted = keys[matched - 1] if matched else chain.root, tokens[start : start + size]
+        parent = chain.upto(tokens, matched)[matched - 1] if matched else chain.root
+        wanted = tokens[start : start + size]
         nearest, agreeing = self.nearest(parent, wanted)
         at = min(limit, start + agreeing)
         if at == limit:
             return Miss("last", limit)
-        evicted = self._evicted.get(keys[matched]) if len(keys) > matched else None
+        evicted = self._evicted.step(parent, wanted[: limit - start], agreeing)
         if evicted is not None:
             return Miss("evicted", at, step=evicted)
         what = "" if matched else self._elsewhere(chain.origin, wanted)
@@ -130,6 +179,14 @@ class PrefixIndex:
         here = _same(nearest[agreeing:], tokens)
         behind = [_same(block, tokens[inside:]) for block in self._following.get(key, [])[:_FOLLOWED]]
         return here + max(behind, default=0)
+
+
+def _drop(following: dict[bytes, list[list[int]]], parent: bytes, tokens: list[int]) -> None:
+    """`parent` is not followed by `tokens` any more."""
+    children = following[parent]
+    del children[bisect_left(children, tokens)]
+    if not children:
+        del following[parent]
 
 
 def _common(a: list[int], b: list[int]) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from headway.core.miss import Miss
@@ -93,24 +94,26 @@ class StateMemory:
         shared = prompt // size if n > 1 else 0
         return (shared + (self.pool.total - shared) // n) * size - prompt
 
-    def quote(self, sequences: Sequence[History], *, reload: bool = True) -> Reservation:
+    def quote(self, sequences: Sequence[History], *, reload: bool = True, taken: int | None = None) -> Reservation:
         """For the unfinished sequences of one request, the leading one first; without `reload` nothing of it comes
-        from tiers. Changes nothing."""
+        from tiers. With `taken` as it would be once so many blocks were taken by others, and what is on its way to
+        tiers had come there. Changes nothing."""
+        gone = self.pool.next_evicted(taken or 0)
         size = self.pool.block_tokens
         sizes = tuple(blocks_for(sequence.known + 1, size) for sequence in sequences)
         shared = sequences[0].prompt // size if len(sequences) > 1 else 0
-        matched = [self._match(sequences[0])]
+        matched = [self._match(sequences[0], gone)]
         for sequence in sequences[1:]:
             followed = len(matched[0]) >= shared
             # Before the first token a follower takes everything from the leading sequence, by forking.
-            own = self._match(sequence) if followed and sequence.emitted else []
+            own = self._match(sequence, gone) if followed and sequence.emitted else []
             matched.append(own if len(own) >= shared else matched[0][:shared])
         have = min(len(matched[0]), shared)
         fresh = shared - have
         fresh += sum(total - max(len(found), shared) for total, found in zip(sizes, matched, strict=True))
         revived = len({block for found in matched for block in found if self.pool.is_reusable(block)})
-        stored = self._stored(sequences[0], len(matched[0])) if reload else ()
-        begun = None if stored else self._begun(sequences[0], len(matched[0]))
+        stored = self._stored(sequences[0], len(matched[0]), taken is not None) if reload else ()
+        begun = None if stored else self._begun(sequences[0], len(matched[0]), gone)
         return Reservation(sizes, shared, tuple(tuple(found) for found in matched), fresh, revived, begun, stored)
 
     def available(self, quoted: Reservation) -> int:
@@ -176,28 +179,32 @@ class StateMemory:
         assert sequence.state is not None
         return blocks_for(positions, self.pool.block_tokens) - len(sequence.state.blocks)
 
-    def _match(self, sequence: History) -> list[int]:
-        """Computed blocks for the longest known prefix; the last position is always left to be computed."""
+    def _match(self, sequence: History, gone: frozenset[int]) -> list[int]:
+        """Computed blocks for the longest known prefix without those that are `gone`; the last position is always
+        left to be computed."""
         if not self.prefix_cache:
             return []
         limit = sequence.inheritable // self.pool.block_tokens
-        return self.pool.index.match(sequence.keys.upto(sequence.tokens, limit), limit)
+        found = self.pool.index.match(sequence.keys.upto(sequence.tokens, limit), limit)
+        return list(takewhile(lambda block: block not in gone, found)) if gone else found
 
-    def _stored(self, sequence: History, matched: int) -> tuple[bytes, ...]:
-        """Keys of the blocks behind `matched` ones that lie in tiers."""
+    def _stored(self, sequence: History, matched: int, coming: bool) -> tuple[bytes, ...]:
+        """Keys of the blocks behind `matched` ones that lie in tiers, or are `coming` there."""
         if self.pool.tiers is None or not self.prefix_cache:
             return ()
         limit = sequence.inheritable // self.pool.block_tokens
-        return tuple(self.pool.tiers.found(sequence.keys.upto(sequence.tokens, limit)[matched:limit]))
+        keys = sequence.keys.upto(sequence.tokens, limit)[matched:limit]
+        return tuple(self.pool.tiers.found(keys, coming=coming))
 
-    def _begun(self, sequence: History, matched: int) -> tuple[int, int] | None:
-        """The block to copy behind `matched` whole blocks, and how many of its positions agree."""
+    def _begun(self, sequence: History, matched: int, gone: frozenset[int]) -> tuple[int, int] | None:
+        """The block to copy behind `matched` whole blocks, and how many of its positions agree, of those that
+        are not `gone`."""
         size = self.pool.block_tokens
         left = min(size, sequence.inheritable - matched * size)
         if not self.prefix_cache or left <= 0:
             return None
         start = matched * size
         parent = sequence.keys.upto(sequence.tokens, matched)[matched - 1] if matched else sequence.keys.root
-        nearest, agreeing = self.pool.index.nearest(parent, sequence.tokens[start : start + size])
+        nearest, agreeing = self.pool.index.nearest(parent, sequence.tokens[start : start + size], gone)
         block = self.pool.index.get(block_key(parent, nearest)) if agreeing else None
         return None if block is None else (block, min(agreeing, left))

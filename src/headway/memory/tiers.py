@@ -187,18 +187,21 @@ class Tiers:
 
     # -- reloading -------------------------------------------------------------------------------------------
 
-    def found(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The first of `keys` whose blocks lie in a tier, up to one that does not."""
+    def found(self, keys: Sequence[bytes], *, coming: bool = False) -> list[bytes]:
+        """The first of `keys` whose blocks lie in a tier, up to one that does not; with `coming` such count too as
+        are on their way there."""
         found: list[bytes] = []
         for key in keys:
-            if self._tier(key) is None:
+            if self._tier(key) is None and not (coming and self.host.expects(key)):
                 break
             found.append(key)
         return found
 
     def count(self, keys: Iterable[bytes]) -> tuple[int, int]:
-        """How many of them would come from host memory, and how many from disk."""
-        tiers = Counter(self._tier(key) for key in keys)
+        """How many of them would come from host memory, and how many from disk. Those on their way to a tier count as
+        its first."""
+        first: TierName = "disk" if self.staging else "host"
+        tiers = Counter(self._tier(key) or first for key in keys)
         return tiers["host"], tiers["disk"]
 
     def begin(self, keys: Sequence[bytes], blocks: Sequence[int]) -> Reload:

@@ -4,8 +4,10 @@ Only running requests preempt each other, and none ever preempts one that goes b
 order, which may be the very one that asks. So nobody is preempted for one that would then be preempted by it, the
 first in order always keeps what it has and ends, and nothing can be preempted in circles.
 
-The price of a victim is told, not compared: space freed costs about as many positions whoever frees it (each unit
-holds the same number), so a cheaper victim frees less and the next one follows sooner.
+The price of a victim is told, not compared. What counts is the order alone, as `policy/order.py` has it: priority,
+deadline or share first, then arrival. Space freed costs about as many positions whoever frees it (each unit holds the
+same number), so a cheaper victim frees less and the next one follows sooner; and blocks that a tier holds are no
+reason to preempt one that goes first.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from headway.core.price import Price
 from headway.core.request import Request
 from headway.policy.order import Order
 
@@ -24,39 +27,16 @@ def victim(running: Iterable[Request], order: Order) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The state of one sequence of a victim.
+    """One sequence of a victim: `lost` positions had state, and when it resumes it goes on behind the first `found`:
+    they are in the pool still, come from a tier, or are taken over from a sibling."""
 
-    computed   positions that have state, `unit` of them in each unit of space
-    alone      for each unit of space that it holds, in order: nobody else holds it
+    lost: int
+    found: int
+
+
+def price(parts: Sequence[Part], reload: int) -> Price:
+    """What a victim costs that lost its state, and of which `reload` blocks are to be brought back from tiers.
+
+    Others may have computed more of its prefix than it had itself: that saves nothing of what was lost.
     """
-
-    computed: int
-    unit: int
-    alone: Sequence[bool]
-
-
-def price(parts: Sequence[Part], short: int, *, kept: bool) -> int:
-    """Positions that a victim would have to compute again if it resumed once `short` units of its space are taken.
-
-    With `kept` what it held stays reusable until it is taken: first what has no state yet, then from each part in
-    turn the last unit before the others, so that what is left is a beginning. Units that others hold stay. Later
-    needs may take more: it is the least price. Without `kept` all its state is gone at once.
-    """
-    if not kept:
-        return sum(part.computed for part in parts)
-    short -= sum(part.alone[place] for part in parts for place in range(_written(part), len(part.alone)))
-    lost = 0
-    for part in parts:
-        first_gone = _written(part)
-        for place in reversed(range(first_gone)):
-            if short <= 0:
-                break
-            if part.alone[place]:
-                short, first_gone = short - 1, place
-        lost += max(0, part.computed - first_gone * part.unit)
-    return lost
-
-
-def _written(part: Part) -> int:
-    """Units that hold state of at least one position."""
-    return -(-part.computed // part.unit)
+    return Price(sum(max(0, part.lost - part.found) for part in parts), reload)

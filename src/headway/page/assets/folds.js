@@ -3,6 +3,7 @@ import { ADOPTED } from "page/adopted.js";
 import { SequenceRecord } from "page/record.js";
 
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
+const MOST_PREEMPTIONS = 8;
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
   holders: [], others: 0, kept: 0, by: "", price_ms: 0,
@@ -105,6 +106,7 @@ export const FOLDS = {
     record.stage = "waiting";
     record.preemptions += 1;
     if (!record.preemptedFor.includes(event.by)) record.preemptedFor = [...record.preemptedFor, event.by];
+    record.preempted = [...record.preempted, preemptionOf(event)].slice(-MOST_PREEMPTIONS);
     event.indexes.forEach((index, place) => {
       if (record.parts.length) {
         record.parts[index].done -= event.lost[place];
@@ -276,6 +278,12 @@ function moveMembers(story, event) {
     story._judge(record, { kind: "go", positions }, event.at);
     record.turnTo(PRECEDENCE[doing], event.at);
   }
+}
+
+// A preemption and its price; old logs tell positions alone.
+function preemptionOf({ step, by, price = 0 }) {
+  const { recompute, reload } = typeof price === "number" ? { recompute: price, reload: 0 } : price;
+  return { step, by, recompute, reload };
 }
 
 // Positions only where the model evaluates positions.

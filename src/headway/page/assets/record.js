@@ -51,6 +51,7 @@ export class Record {
     this.stages = [];
     this.preemptions = 0;
     this.preemptedFor = [];
+    this.preempted = [];
     this.firstReused = 0;
     this.miss = null;
     this.choice = null;

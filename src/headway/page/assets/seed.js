@@ -37,7 +37,7 @@ function recordOf(view, tape, place) {
   Object.assign(record, {
     hold: Object.freeze({ id: view.id, hue: place }),
     stage: view.stage, verdict: view.verdict, preemptions: view.preemptions, preemptedFor: view.preempted_for,
-    priority: view.priority,
+    preempted: view.preempted ?? [], priority: view.priority,
     maxTokens: view.max_tokens, firstReused: view.prefix.reused, miss: view.prefix.miss, intervals,
     choice: view.reload ?? null, reloaded: view.reload?.loaded ?? {},
     reason: view.reason ?? null, message: view.message ?? null, dropped: view.dropped ?? null,

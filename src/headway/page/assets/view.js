@@ -17,6 +17,7 @@ export function requestView(story, record, now, references = story.references(re
     ...(record.stages.length ? { stages: record.stages } : {}),
     preemptions: record.preemptions,
     preempted_for: record.preemptedFor,
+    ...(record.preempted.length ? { preempted: record.preempted } : {}),
     prefix: { reused: record.firstReused, miss: record.miss },
     ...(record.choice ? { reload: { ...record.choice, loaded: record.reloaded } } : {}),
     intervals: record.life(now).map(intervalView),

@@ -11,6 +11,7 @@ from headway.compute.executor import Executor
 from headway.core.errors import InvalidRequest
 from headway.core.events import Admitted, Arrived, Member, Moved
 from headway.core.plan import Evaluate, StepPlan, Vector
+from headway.core.price import Price
 from headway.core.request import Embedded, EmbedRequest, Request, Stage
 from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, WithoutTiers, Work
@@ -155,13 +156,12 @@ class EmbedPattern(WithoutTiers):
     def holding(self, request: Request) -> tuple[int, int]:
         return 0, 0
 
-    def price(self, request: Request, short: int) -> int:
-        """Its vectors have left already."""
-        return 0
-
     def lose(self, request: Request) -> Lost:
         """The vectors of its inputs have left already."""
         return Lost((), (), 0)
+
+    def price(self, request: Request, lost: Lost, taken: int) -> Price:
+        return Price()
 
     def release(self, request: Request, *, keep: bool = True) -> None:
         """It holds nothing."""

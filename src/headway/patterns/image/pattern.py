@@ -13,6 +13,7 @@ from headway.compute.executor import Executor, ModelFacts
 from headway.core.errors import InvalidRequest
 from headway.core.events import Admitted, Arrived, Member, Moved
 from headway.core.plan import DecodePixels, Encode, ItemResult, Pixels, StepPlan, Update
+from headway.core.price import Price
 from headway.core.request import MOST, MOST_PREVIEWS, ImageRequest, Pictured, Request, Stage
 from headway.core.verdict import Ask, Input, Unit, Wait, Worst
 from headway.engine.pattern import NO_EXTRA, Books, Entry, Extra, Lost, Settled, WithoutTiers, Work
@@ -217,10 +218,6 @@ class ImagePattern(WithoutTiers):
         progress: ImageProgress = request.progress
         return (progress.grant.size if progress.grant else 0), 0
 
-    def price(self, request: Request, short: int) -> int:
-        progress: ImageProgress = request.progress
-        return progress.done
-
     def lose(self, request: Request) -> Lost:
         """All of it is gone: an update is fed back into the next one, and nothing else remembers it. Previews that
         have left are not decoded again."""
@@ -229,6 +226,9 @@ class ImagePattern(WithoutTiers):
         progress.done = 0
         self.release(request)
         return Lost((0,), (lost,), held)
+
+    def price(self, request: Request, lost: Lost, taken: int) -> Price:
+        return Price(sum(lost.units))
 
     def release(self, request: Request, *, keep: bool = True) -> None:
         progress: ImageProgress = request.progress

@@ -10,15 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from headway.core.price import Price
 from headway.core.request import TextRequest
 from headway.core.tiers import ReloadChoice
 from headway.core.verdict import Ask, Worst
 from headway.engine.pattern import Extra, Work
 from headway.memory.reserve import Reservation, StateMemory
 from headway.patterns.text.sequence import Returning, Sequence, TextProgress
-from headway.policy import budget
+from headway.policy import budget, preempt
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
+from headway.policy.preempt import Part
 
 NO_DRAFTS = Extra((), 0)
 #: Whether the blocks of these keys, which lie in tiers, are reloaded.
@@ -59,12 +61,40 @@ def quote(progress: TextProgress, memory: StateMemory, seats: int, chooses: Choo
         return Quote(Ask(len(sequences), 0, 0, 0), None)
     if progress.returning is not None:
         return Quote(Ask(len(sequences), 0, 0, sequences[0].known - returned(progress.returning, size)), None)
-    found, choice = memory.quote(sequences), None
-    if found.stored:
-        choice = chooses(found.stored)
-        found = found if choice.reload else memory.quote(sequences, reload=False)
+    found, choice = _found(sequences, memory, chooses)
     cost = sequences[0].known - found.inherited(size)
     return Quote(Ask(len(sequences), found.fresh, found.revived, cost), found, choice)
+
+
+def _found(
+    sequences: list[Sequence], memory: StateMemory, chooses: Chooses, taken: int | None = None
+) -> tuple[Reservation, ReloadChoice | None]:
+    """What there is for them, and whether that of it is reloaded which lies in tiers; `taken` as `StateMemory.quote`
+    has it."""
+    found = memory.quote(sequences, taken=taken)
+    if not found.stored:
+        return found, None
+    choice = chooses(found.stored)
+    return (found if choice.reload else memory.quote(sequences, reload=False, taken=taken)), choice
+
+
+def starts(sequences: list[Sequence], taken: Reservation, lead: int, block_tokens: int) -> list[tuple[int, bool]]:
+    """Where each sequence goes on: behind so many positions, and whether it takes them over from the leading one,
+    which goes on behind `lead`, once that has computed them."""
+    found = [(lead, False)]
+    for sequence, matched in zip(sequences[1:], taken.matched[1:], strict=True):
+        own = len(matched) * block_tokens
+        fork_at = taken.shared * block_tokens if sequence.emitted else sequence.prompt
+        found.append((max(own, fork_at), own < fork_at))
+    return found
+
+
+def price(progress: TextProgress, lost: tuple[int, ...], taken: int, memory: StateMemory, chooses: Chooses) -> Price:
+    """Of a preemption by which its sequences `lost` so many positions each, before others take `taken` blocks."""
+    sequences, size = progress.open_sequences, memory.pool.block_tokens
+    found, _ = _found(sequences, memory, chooses, taken)
+    begins = starts(sequences, found, found.inherited(size), size)
+    return preempt.price([Part(had, at) for had, (at, _) in zip(lost, begins, strict=True)], len(found.stored))
 
 
 def returned(returning: Returning, block_tokens: int) -> int:

@@ -11,6 +11,7 @@ from headway.core.errors import InvariantError
 from headway.core.events import Admitted, AnyEvent, Arrived, Reloaded, ReloadStarted
 from headway.core.miss import Miss
 from headway.core.plan import SpanResult, StepPlan, StepResult
+from headway.core.price import Price
 from headway.core.request import Request, TextRequest
 from headway.core.verdict import Input, Unit, Wait, Worst
 from headway.engine.pattern import Books, Entry, Extra, Lost, Settled, Work
@@ -26,7 +27,6 @@ from headway.patterns.text.sequence import Returning, Sequence, TextProgress
 from headway.patterns.text.tiering import Tiering
 from headway.policy.admit import AnswerLengths, Outlook
 from headway.policy.deadline import LeastWork
-from headway.policy.preempt import Part, price
 from headway.policy.schedule import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
 
@@ -180,17 +180,15 @@ class TextPattern:
     def _inherit(self, request: Request, reservation: Reservation, returning: Returning | None) -> None:
         """Each sequence goes on behind the state that was found for it, or waits for its fork."""
         sequences, size = _open(request), self.space.block_tokens
-        for sequence, matched in zip(sequences, reservation.matched, strict=True):
-            found = len(matched) * size
-            if sequence is sequences[0]:
-                found = reservation.inherited(size) if returning is None else needs.returned(returning, size)
-                if reservation.begun is not None and sequence.state is not None:
-                    sequence.fill = reservation.begun[0], sequence.state.blocks[len(matched)]
-            fork_at = reservation.shared * size if sequence.emitted else sequence.prompt
-            if sequence is sequences[0] or found >= fork_at:
-                sequence.inherit(found, resumed=request.preemptions > 0)
+        lead = reservation.inherited(size) if returning is None else needs.returned(returning, size)
+        if reservation.begun is not None and sequences[0].state is not None:
+            sequences[0].fill = reservation.begun[0], sequences[0].state.blocks[len(reservation.matched[0])]
+        begins = needs.starts(sequences, reservation, lead, size)
+        for sequence, (at, forks) in zip(sequences, begins, strict=True):
+            if forks:
+                sequence.fork_at = at
             else:
-                sequence.fork_at = fork_at
+                sequence.inherit(at, resumed=request.preemptions > 0)
 
     def least_work(self, request: Request, new: TextRequest, answers: AnswerLengths) -> LeastWork:
         return needs.least_work(new, request.progress, self.memory, answers)
@@ -259,16 +257,6 @@ class TextPattern:
         alone = sum(self.space.references(block) == own for block, own in held.items())
         return alone, len(held) - alone
 
-    def price(self, request: Request, short: int) -> int:
-        pool, sequences = self.space, _open(request)
-        own = Counter(block for sequence in sequences if sequence.state for block in sequence.state.blocks)
-        parts = [
-            Part(sequence.computed, pool.block_tokens, [pool.references(b) == own[b] for b in sequence.state.blocks])
-            for sequence in sequences
-            if sequence.state is not None
-        ]
-        return price(parts, short, kept=self.memory.prefix_cache)
-
     def lose(self, request: Request) -> Lost:
         sequences, before = _open(request), self.space.live
         self.tiering.end(request.progress)
@@ -276,6 +264,9 @@ class TextPattern:
             self._give_back(sequence)
         units = tuple(sequence.lose() for sequence in sequences)
         return Lost(tuple(sequence.index for sequence in sequences), units, before - self.space.live)
+
+    def price(self, request: Request, lost: Lost, taken: int) -> Price:
+        return needs.price(request.progress, lost.units, taken, self.memory, self.tiering.choose)
 
     def release(self, request: Request, *, keep: bool = True) -> None:
         self.tiering.end(request.progress)

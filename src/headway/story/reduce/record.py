@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 
 from headway.core.events import Forecast
 from headway.core.miss import Miss
+from headway.core.price import Price
 from headway.core.request import ENDS, Counts, Pause, Stage
 from headway.core.tiers import ReloadChoice, TierName
 from headway.core.verdict import Verdict
 
+#: Preemptions of one request that are remembered, the latest ones.
+MOST_PREEMPTIONS = 8
 #: The closed list of interval names.
 INTERVALS = (
     "received", "queued", "prefill", "decode", "stalled", "preempted", "recompute",
@@ -29,6 +32,15 @@ class Interval:
     @property
     def key(self) -> tuple[str, str | None, str | None]:
         return (self.name, self.on, self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """In which step it was preempted, so that who could go on, and what it was to cost."""
+
+    step: int
+    by: str
+    price: Price
 
 
 @dataclass(slots=True)
@@ -72,6 +84,7 @@ class Record:
     reloaded    blocks that were brought back for it, by tier
     dropped     by whom the delivery of a finished answer was given up
     preempted_for who could go on because it was preempted, each once; itself, where it could not grow
+    preempted   its latest preemptions, `MOST_PREEMPTIONS` at most
     ended_at    when the last byte was handed over (or when it ended, where nobody delivers)
     """
 
@@ -94,6 +107,7 @@ class Record:
     stages: tuple[str, ...] = ()
     preemptions: int = 0
     preempted_for: list[str] = field(default_factory=list)
+    preempted: list[Preemption] = field(default_factory=list)
     first_reused: int = 0
     miss: Miss | None = None
     choice: ReloadChoice | None = None

@@ -11,10 +11,11 @@ from typing import Any
 
 from headway.core import events as ev
 from headway.core.errors import UnknownRequest
+from headway.core.price import Price
 from headway.core.request import Stage
 from headway.core.tiers import TierLevel
 from headway.core.verdict import BEHIND, Go, Unit, Verdict, Wait, awaits_input, change_key
-from headway.story.reduce.record import PartRecord, Record, SequenceRecord
+from headway.story.reduce.record import MOST_PREEMPTIONS, PartRecord, Preemption, Record, SequenceRecord
 
 NO_LEVELS = ev.Levels(0, 0, 0, 0, 0)
 #: Which of several things that one step did for a request names its time.
@@ -221,6 +222,8 @@ class Story:
         record.preemptions += 1
         if event.by not in record.preempted_for:
             record.preempted_for.append(event.by)
+        price = event.price if isinstance(event.price, Price) else Price(event.price)
+        record.preempted = [*record.preempted, Preemption(event.step, event.by, price)][-MOST_PREEMPTIONS:]
         for index, lost in zip(event.indexes, event.lost, strict=True):
             if record.parts:
                 record.parts[index].done -= lost

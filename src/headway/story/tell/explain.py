@@ -11,7 +11,7 @@ import msgspec
 from headway.core.request import Stage
 from headway.core.tiers import TierLevel, TierName
 from headway.core.verdict import Wait
-from headway.story.reduce.record import Interval, PartRecord, Record, SequenceRecord
+from headway.story.reduce.record import Interval, PartRecord, Preemption, Record, SequenceRecord
 from headway.story.reduce.reducer import Story
 from headway.story.tell.views import (
     BlocksView,
@@ -25,6 +25,7 @@ from headway.story.tell.views import (
     PoolBlocks,
     PoolView,
     PositionsView,
+    PreemptionView,
     PrefixView,
     ReloadView,
     RequestView,
@@ -75,6 +76,7 @@ def _request_view(
         stages=record.stages,
         preemptions=record.preemptions,
         preempted_for=tuple(record.preempted_for),
+        preempted=tuple(map(_preemption_view, record.preempted)),
         prefix=PrefixView(record.first_reused, record.miss),
         reload=_reload_view(record),
         intervals=tuple(map(_interval_view, record.life(now))),
@@ -214,6 +216,10 @@ def _sequence_view(sequence: SequenceRecord, references: Counter[int]) -> Sequen
 
 def _part_view(part: PartRecord) -> PartView:
     return PartView(part.done, part.of, part.step, part.positions)
+
+
+def _preemption_view(preemption: Preemption) -> PreemptionView:
+    return PreemptionView(preemption.step, preemption.by, preemption.price.recompute, preemption.price.reload)
 
 
 def _interval_view(interval: Interval) -> IntervalView:

@@ -37,8 +37,8 @@ def tell(view: RequestView) -> list[str]:
     told = [_stage(view)]
     if (wait := _standing(view)) is not None:
         told.append(waiting(wait))
-    told += [*_parts(view), _image(view), _reuse(view), _reload(view), _recompute(view), _drafts(view)]
-    told += [_deadline(view), _time(view)]
+    told += [*_parts(view), _image(view), _reuse(view), _reload(view), _recompute(view), _price(view)]
+    told += [_drafts(view), _deadline(view), _time(view)]
     return [sentence for sentence in told if sentence]
 
 
@@ -404,6 +404,17 @@ def _recompute(view: RequestView) -> str:
         f"found {sum(each.regained for each in positions)} of them again, "
         f"recomputed {sum(each.recomputed for each in positions)}."
     )
+
+
+def _price(view: RequestView) -> str:
+    """What the latest preemption was to cost when it was decided."""
+    if not view.preempted or not view.sequences:
+        return ""
+    last = view.preempted[-1]
+    latest = "Preempted" if view.preemptions == 1 else "Last preempted"
+    account = "since it could not grow" if last.by == view.id else f"for {last.by}"
+    reload = f", {count(last.reload, 'block')} to reload" if last.reload else ""
+    return f"{latest} at step {last.step} {account}: {count(last.recompute, 'position')} to recompute{reload}."
 
 
 def _names(ids: Sequence[str]) -> str:

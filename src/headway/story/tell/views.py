@@ -87,6 +87,16 @@ class ReloadView(ReloadChoice, frozen=True, kw_only=True):
     loaded: dict[TierName, int]
 
 
+class PreemptionView(msgspec.Struct, frozen=True):
+    """In which step it was preempted so that `by` could go on, and what that was to cost if nothing else happened:
+    positions to compute again, blocks to bring back from a tier."""
+
+    step: int
+    by: str
+    recompute: int
+    reload: int
+
+
 class IntervalView(msgspec.Struct, frozen=True, omit_defaults=True):
     """One stretch of a life. Waits carry what was awaited (`on`) and the rule that said so."""
 
@@ -123,8 +133,8 @@ class DeadlineView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request. Fields with a default are left out where they say nothing: `parts` of a text and what the model
-    does with each in `stages`, `model` where it is not known yet, `prompt` without --log-prompts, and what only an
-    end tells."""
+    does with each in `stages`, `model` where it is not known yet, `prompt` without --log-prompts, the latest
+    eight preemptions in `preempted`, and what only an end tells."""
 
     id: str
     pattern: str
@@ -136,6 +146,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     stages: tuple[str, ...] = ()
     preemptions: int
     preempted_for: tuple[str, ...]
+    preempted: tuple[PreemptionView, ...] = ()
     prefix: PrefixView
     reload: ReloadView | None = None
     intervals: tuple[IntervalView, ...]
