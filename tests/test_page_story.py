@@ -37,7 +37,7 @@ FOLD = """async ([events, delivers]) => {
   return events.map((event, place) => {
     story.fold(event);
     story = story.clone();
-    const often = ["cancelled", "failed", "recovery", "no_progress"];
+    const often = ["cancelled", "failed", "recovery", "no_progress", "offloaded"];
     if (place % 4 && !often.includes(event.event)) return null;
     const records = [...story.live.values(), ...story.ended.values()];
     const views = records.map((record) => requestView(story, record, event.at + 1234));
@@ -46,7 +46,7 @@ FOLD = """async ([events, delivers]) => {
     const { pool } = story.model("");
     const cells = Array.from({ length: pool.total }, (_, block) => pool.cell(block).state);
     const levels = Object.fromEntries([...story.models].map(([name, model]) => [name, model.levels]));
-    const told = [...story.loops.values(), ...story.stuck.values()];
+    const told = [...story.loops.values(), ...story.stuck.values(), ...story.unwritten.values()];
     return { views, blocks, cells, levels, told, unknown: [...story.unknown] };
   });
 }"""
@@ -76,7 +76,7 @@ def test_the_page_folds_a_log_into_the_same_records_as_the_server(
         if isinstance(event, ev.Stepped | ev.Committed) and not _aborted(event, events):
             levels, count = event.levels, theirs["cells"].count
             assert (count("live"), count("reusable"), count("free")) == (levels.live, levels.reusable, levels.free)
-        assert theirs["told"] == as_json([*story.loops.values(), *story.stuck.values()])
+        assert theirs["told"] == as_json([*story.loops.values(), *story.still])
         assert theirs["unknown"] == []
 
 
@@ -389,11 +389,18 @@ def test_the_page_says_of_a_recovery_loop_and_of_no_progress_while_they_last(
     with opened(browser, file.as_uri()) as page:
         found = page.evaluate(ALARM, json.loads(msgspec.json.encode(events)))
     said = [text for event, text in zip(events, found, strict=True) if isinstance(event, ev.Recovery | ev.NoProgress)]
+
+    def writes(behind: int) -> str:
+        return f"4 writes to the disk tier stand, {behind} blocks wait behind them, all 4 host slots in use"
+
     rates = "10.0 preempted/s, 20,000 recomputed/s (50% of prompt work), goodput 60.0 of 100.0 tokens/s"
     assert said == [
         f"fake: admission cut, 0.00 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
         f"fake: admission cut, 2.50 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
         None,
-        "fake: no progress, again waits for reload (6 blocks short), unchanged 3 times in a row",
+        f"fake: no progress, {writes(15)}",
+        f"fake: no progress, again waits for reload (6 blocks short), unchanged 3 times in a row · "
+        f"fake: no progress, {writes(15)}",
+        f"fake: no progress, {writes(14)}",
     ]
     assert found[0] is found[-1] is None

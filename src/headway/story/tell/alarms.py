@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from headway.core import events as ev
 from headway.core.recovery import Demand
+from headway.core.tiers import Backlog
 from headway.story.tell.sentences import AWAITED, count, shortage
 
 
@@ -44,7 +45,10 @@ def brief(event: ev.Recovery) -> str:
 
 def no_progress(event: ev.NoProgress) -> str:
     """What was decided again and again, and why."""
+    if event.writes is not None:
+        return _unwritten(event.model, event.writes)
     wait = event.wait
+    assert wait is not None
     if wait.on == "input":
         tried = f"was looked for {event.times} times in a row, and nothing of it came"
         got = f"{wait.have} of {wait.need} {wait.unit}"
@@ -53,6 +57,18 @@ def no_progress(event: ev.NoProgress) -> str:
         f"No progress: {event.id} waits for {AWAITED[wait.on]} by the rule {wait.rule}, nothing of {event.model} "
         f"runs, and nothing changed {event.times} times in a row: {shortage(wait)}"
     )
+
+
+def _unwritten(model: str, writes: Backlog) -> str:
+    """Why nothing that is to be written to a tier gets there."""
+    behind = f"{count(writes.queued, 'block')} of {model}"
+    slots = f"all {writes.slots} host slots are in use by what is on its way"
+    if writes.writing:
+        first = f"none of {count(writes.writing, 'write')} to the disk tier of {model} ended"
+        rest = f", and {slots}" if writes.pinned == writes.slots else ""
+        held = f"; {behind} wait behind them{rest}" if writes.queued else ""
+        return f"No progress: {first} for a minute or longer{held}."
+    return f"No progress: {behind} wait to be written to the {writes.tier} tier, for a minute or longer: {slots}."
 
 
 def alarm(event: ev.AnyEvent) -> str | None:

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from headway.core import events as ev
 from headway.core.recovery import Demand
+from headway.core.tiers import Backlog
 from headway.story.diagnose.findings import FEW, SHARE, Finding, size
 from headway.story.diagnose.findings.cost import price_ns
 from headway.story.diagnose.findings.smaller_state import smaller_states
@@ -25,6 +26,9 @@ def no_progress(observed: Observations) -> Finding | None:
     if not observed.stuck:
         return None
     told = observed.stuck[-1]
+    if told.writes is not None:
+        return _unwritten(observed, told, told.writes)
+    assert told.wait is not None
     by_input = told.wait.on == "input"
     return Finding(
         "no_progress",
@@ -33,9 +37,26 @@ def no_progress(observed: Observations) -> Finding | None:
         f"look at what brings it ({told.wait.rule}), then cancel {told.id} or restart the server"
         if by_input
         else "restart the server: no request that runs could give back what is missing",
-        lost=len({event.id for event in observed.stuck}),
+        lost=len({event.id for event in observed.stuck if event.id}),
         evidence={"id": told.id, "on": told.wait.on, "rule": told.wait.rule, "short": told.wait.short,
                   "times": told.times},
+    )  # fmt: skip
+
+
+def _unwritten(observed: Observations, told: ev.NoProgress, writes: Backlog) -> Finding:
+    """What is to be written to a tier stands. Nobody waits for it, but nothing of it will be found again."""
+    by_disk = bool(writes.writing)
+    return Finding(
+        "no_progress",
+        0.0,
+        words_of(told),
+        "look at the disk that holds --disk-tier: it takes nothing; a restart without --disk-tier serves meanwhile"
+        if by_disk
+        else "look at what reads from the disk that holds --disk-tier: what it brings has the host slots",
+        "Requests go on, and what they computed is found again only as long as it stays in the pool.",
+        lost=len({event.id for event in observed.stuck if event.id}),
+        evidence={"model": told.model, "tier": writes.tier, "writing": writes.writing, "queued": writes.queued,
+                  "pinned": writes.pinned, "slots": writes.slots, "times": told.times},
     )  # fmt: skip
 
 
