@@ -399,8 +399,7 @@ def test_the_page_says_of_a_recovery_loop_and_of_no_progress_while_they_last(
         f"fake: admission cut, 2.50 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
         None,
         f"fake: no progress, {writes(15)}",
-        f"fake: no progress, again waits for reload (6 blocks short), unchanged 3 times in a row · "
-        f"fake: no progress, {writes(15)}",
+        "fake: no progress, again waits for reload (6 blocks short), unchanged 3 times in a row",
         f"fake: no progress, {writes(14)}",
     ]
     assert found[0] is found[-1] is None

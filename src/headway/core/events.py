@@ -328,7 +328,8 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
 class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
     """A recovery loop of one model (`policy/recovery.py`): it `began`, `lasts` (told once a window), or is `over`.
 
-    now       how the window was that ended with this; `best` is the best one before the loop
+    now       how the window was that ended with this; `best` is the best one before the loop, all 0 where there was
+              none: as much was lost since the start
     cut       from here on admission goes by `reserve`, until `needed` windows in a row had no preemption; `clean`
               were it so far
     offered   what came while admission was cut, and `rejected` what of it was not admitted: means per second since

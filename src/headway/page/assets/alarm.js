@@ -14,7 +14,7 @@ function loop({ model, now, best, cut, rejected, clean, needed }) {
   const rates = [
     `${number(now.preempted, 1)} preempted/s`,
     `${number(now.recomputed)} recomputed/s (${Math.round(100 * share)}% of prompt work)`,
-    `goodput ${number(now.goodput, 1)} of ${number(best.goodput, 1)} tokens/s`,
+    `goodput ${number(now.goodput, 1)}${best.goodput ? ` of ${number(best.goodput, 1)}` : ""} tokens/s`,
   ].join(", ");
   if (!cut) return `${model}: recovery loop, ${rates}`;
   const kept = `${number(rejected.requests, 2)} requests/s kept out`;

@@ -15,28 +15,32 @@ def recovery(event: ev.Recovery) -> str:
     if event.phase == "over":
         lifted = f"Admission is no longer cut{_kept(event.rejected, 'kept')}. " if event.needed <= event.clean else ""
         return f"{lifted}The recovery loop of {event.model} is over: goodput is {now.goodput:,.1f} tokens a second."
-    fell = f"goodput fell from {best.goodput:,.1f} to {now.goodput:,.1f} tokens a second"
     loop = (
         f"{event.model} is in a recovery loop: {now.preempted:,.1f} sequences a second are preempted and "
         f"{now.recomputed:,.0f} positions a second computed again, {now.share:.0%} of all prompt work "
-        f"({best.share:.0%} at its best); {fell}."
     )
+    if best.goodput:
+        loop += f"({best.share:.0%} at its best); goodput fell from {best.goodput:,.1f} to"
+    else:
+        loop += "(and no less since the start); goodput is"
+    loop += f" {now.goodput:,.1f} tokens a second."
     if not event.cut:
         return loop
     if event.phase == "began":
         return f"{loop} Admission is cut until {count(event.needed, 'window')} of 10 s had no preemption."
     return (
         f"Admission to {event.model} is cut{_kept_out(event.rejected)}; {event.clean} of {event.needed} windows "
-        f"without a preemption, goodput is {now.goodput:,.1f} tokens a second (before the loop {best.goodput:,.1f})."
+        f"without a preemption, goodput is {now.goodput:,.1f} tokens a second"
+        f"{f' (before the loop {best.goodput:,.1f})' if best.goodput else ''}."
     )
 
 
 def brief(event: ev.Recovery) -> str:
     """The same in half a line."""
-    now = event.now
+    now, best = event.now, f" of {event.best.goodput:,.1f}" if event.best.goodput else ""
     rates = (
         f"{now.preempted:,.1f} preempted/s  {now.recomputed:,.0f} recomputed/s ({now.share:.0%} of prompt work)  "
-        f"goodput {now.goodput:,.1f} of {event.best.goodput:,.1f} tokens/s"
+        f"goodput {now.goodput:,.1f}{best} tokens/s"
     )
     if not event.cut:
         return rates

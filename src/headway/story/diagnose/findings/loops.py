@@ -89,11 +89,15 @@ def recovery_loop(observed: Observations) -> Finding | None:
         "recomputed_per_s": now.recomputed, "prompt_per_s": now.prompt, "goodput_per_s": now.goodput,
         "best_goodput_per_s": best.goodput,
     }  # fmt: skip
+    compared = (
+        f"({best.share:.0%} when goodput was best); meanwhile goodput fell from {best.goodput:,.1f} to"
+        if best.goodput
+        else "(and no less since the start); meanwhile goodput was"
+    )
     says = (
         f"A recovery loop, {times(len(loops))}{'' if over else ', and it is not over'}: {now.preempted:,.1f} "
         f"sequences a second were preempted and {now.recomputed:,.0f} positions a second computed again, "
-        f"{now.share:.0%} of all prompt work ({best.share:.0%} when goodput was best); meanwhile goodput fell from "
-        f"{best.goodput:,.1f} to {now.goodput:,.1f} tokens a second."
+        f"{now.share:.0%} of all prompt work {compared} {now.goodput:,.1f} tokens a second."
     )
     cuts = [event for event in told if event.offered.requests]
     if not cuts:
