@@ -272,13 +272,38 @@ def test_prefixes_that_stay_or_go_round_are_not_evicted_in_turn(blocks, kinds, f
 # -- reuse that is switched off multiplies preemptions --------------------------------------------------------
 
 
+def beginning_alike(count: int, *, prefix_cache: bool) -> Served:
+    """So many at once, whose prompts share 15 blocks of 16 positions. Each needs up to 18 blocks, 3 of them its own;
+    the pool has 50."""
+    world, known = Served(blocks=50, seats=16, prefix_cache=prefix_cache), [3 * i % 91 for i in range(240)]
+    one_by_one(world, [[*known, 500]], 1)
+    for i in range(1, count + 1):
+        world.add(f"r{i}", [*known, *range(100 + 8 * i, 108 + 8 * i)], max_tokens=40)
+    world.run()
+    return world
+
+
+def test_reuse_that_is_off_multiplies_preemptions_where_prompts_begin_alike_and_that_is_named():
+    on, off = (beginning_alike(12, prefix_cache=reuse) for reuse in (True, False))
+    assert (len(on.seen().preemptions), len(off.seen().preemptions)) == (1, 12)
+    assert (on.seen().counts["recomputed"], off.seen().counts["recomputed"]) == (0, 3057)
+    assert "reuse_off" not in on.findings()
+    found = off.findings()["reuse_off"]
+    assert found.says == (
+        "Prefix caching is off, so 12 preemptions that lost 3057 positions had 3057 of them computed again: with it "
+        "what nobody needed meanwhile is found again; 13 of 13 prompts begin like another, and that is held once, so "
+        "fewer are preempted."
+    )
+
+
 def test_a_pool_where_reuse_is_off_loses_more_with_each_preemption_and_that_is_named():
     off = served(12, 40, 40, blocks=16, seats=16, prefix_cache=False)
     found = off.findings()["reuse_off"]
-    assert found.says.startswith("Prefix caching is off, so ") and "computed again" in found.says
+    assert found.says.startswith("Prefix caching is off, so ") and found.says.endswith(" is found again.")
     assert found.evidence["recomputed"] == found.evidence["lost"] > 0
     assert found.next == "serve without --no-prefix-cache"
     on = served(12, 40, 40, blocks=16, seats=16)
-    assert on.seen().preemptions and "reuse_off" not in on.findings()
+    assert len(on.seen().preemptions) == len(off.seen().preemptions) == 8  # they share nothing
+    assert "reuse_off" not in on.findings()
     roomy = served(12, 40, 40, blocks=200, seats=16, prefix_cache=False)
     assert "reuse_off" not in roomy.findings()

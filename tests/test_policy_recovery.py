@@ -267,9 +267,9 @@ def test_a_load_that_is_in_a_loop_from_its_first_second_is_told_of_and_cut():
     )
     assert (run.rates.preempted, run.rates.recomputed) == (0, 0) and run.rates.goodput > 1.5 * began.now.goodput
     assert found(run).says.startswith(
-        "A recovery loop, once, and it is not over: 10.0 sequences a second were preempted and 1,920 positions a second "
-        "computed again, 48% of all prompt work (and no less since the start); meanwhile goodput was 140.0 tokens a "
-        "second. Admission was too eager"
+        "A recovery loop, once, and it is not over: 10.0 sequences a second were preempted and 1,920 positions a "
+        "second computed again, 48% of all prompt work (and no less since the start); meanwhile goodput was 140.0 "
+        "tokens a second. Admission was too eager"
     )
 
 

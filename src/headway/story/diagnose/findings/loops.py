@@ -211,22 +211,32 @@ def _shorter_context(observed: Observations, share: float) -> Remedy | None:
 
 
 def reuse_off(observed: Observations) -> Finding | None:
-    """Reuse is off, so whoever is preempted finds nothing of its state again."""
+    """Reuse is off, so whoever is preempted finds nothing of its state again; and who begins like others holds all of
+    it for itself, so that fewer fit and more are preempted."""
     again, evaluated = observed.counts["recomputed"], observed.counts["prefilled"] + observed.counts["recomputed"]
     records = [*observed.story.ended.values(), *observed.story.live.values()]
     off = [r for r in records if r.preemptions and r.miss is not None and r.miss.why == "off"]
     if len(observed.preemptions) < FEW or not off or again < SHARE * evaluated:
         return None
     lost = sum(sum(event.lost) for event in observed.preemptions)
+    alike, prompts = _alike(observed)
+    shared = f"; {alike} of {prompts} prompts begin like another, and that is held once, so fewer are preempted"
     return Finding(
         "reuse_off",
         price_ns(observed, again) / 1e9,
         f"Prefix caching is off, so {count(len(observed.preemptions), 'preemption')} that lost {lost} positions had "
-        f"{again} of them computed again: with it what nobody needed meanwhile is found again, and each preemption "
-        "leads to fewer others.",
+        f"{again} of them computed again: with it what nobody needed meanwhile is found again"
+        f"{shared if alike else ''}.",
         "serve without --no-prefix-cache",
-        evidence={"preemptions": len(observed.preemptions), "lost": lost, "recomputed": again},
+        evidence={"preemptions": len(observed.preemptions), "lost": lost, "recomputed": again, "alike": alike},
     )
+
+
+def _alike(observed: Observations) -> tuple[int, int]:
+    """Of the requests that queued, those whose first block another one's prompt begins with too; and all of them."""
+    arrived = [request.arrived for request in observed.requests.values() if request.arrived is not None]
+    first = Counter(event.beginnings[0] for event in arrived if event.beginnings)
+    return sum(number for number in first.values() if number > 1), len(arrived)
 
 
 def evicting_in_turn(observed: Observations) -> Finding | None:
