@@ -15,6 +15,7 @@ from playwright.sync_api import Browser
 
 from browser import chromium, opened
 from headway.core import events as ev
+from headway.core.tiers import TierLevel
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import pool_view, request_view, request_views
@@ -403,3 +404,44 @@ def test_the_page_says_of_a_recovery_loop_and_of_no_progress_while_they_last(
         f"fake: no progress, {writes(14)}",
     ]
     assert found[0] is found[-1] is None
+
+
+TIERS = """async ([events, listed]) => {
+  const { Story } = await import("page/story.js");
+  const { Header } = await import("page/header.js");
+  const story = new Story({ delivers: false });
+  const header = new Header((id) => document.getElementById(id), { title: "a run" });
+  header.models = listed;
+  const list = document.getElementById("tiers");
+  return events.map((event) => {
+    story.fold(event);
+    header._tiers([...story.models.values()]);
+    return list.hidden ? null : [...list.children].map((line) => line.textContent);
+  });
+}"""
+
+
+def test_the_header_says_how_much_each_tier_holds(browser: Browser, tmp_path: Path) -> None:
+    def loaded(model: str, *tiers: TierLevel) -> ev.Loaded:
+        return ev.Loaded(at=0, model=model, blocks=8, block_tokens=16, block_bytes=1, seats=4, step_tokens=64,
+                         threads=1, weights="fp32", tiers=tiers)  # fmt: skip
+
+    host, disk = TierLevel("host", 0, 4, 512), TierLevel("disk", 3, 9, 3 << 20)
+    events = [
+        loaded("plain"),
+        loaded("a", host, disk),
+        ev.Offloaded(at=1, model="a", blocks={"host": 4}, tiers=(TierLevel("host", 4, 4, 512), disk)),
+        loaded("a"),
+    ]
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "a run"))
+    listed = [{"id": "plain", "headway": {"tiers": []}}, {"id": "a", "headway": {"tiers": as_json([host])}}]
+    told = json.loads(msgspec.json.encode(events))
+    with opened(browser, file.as_uri()) as page:
+        assert page.evaluate(TIERS, [told, []]) == [
+            None,
+            ["a host tier: 0 of 4 blocks, 0 B", "a disk tier: 3 of 9 blocks, 9.0 MiB"],
+            ["a host tier: 4 of 4 blocks, 2.0 KiB", "a disk tier: 3 of 9 blocks, 9.0 MiB"],
+            None,
+        ]
+        assert page.evaluate(TIERS, [told[3:], listed]) == [["host tier: 0 of 4 blocks, 0 B"]]
