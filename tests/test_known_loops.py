@@ -7,14 +7,16 @@ import asyncio
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from starlette.requests import Request as HttpRequest
 
 from headway.api.routes.models import health
 from headway.core.errors import StalledError
 from headway.core.events import NoProgress, Offloaded
+from headway.core.tiers import Backlog
 from headway.front.refusals import Refusal
-from headway.policy.progress import TIMES
+from headway.policy.progress import APART_NS, TIMES, Writes
 from headway.story.reduce.reducer import Story
 from served import MS, Served, one_by_one, served
 
@@ -307,3 +309,9 @@ def test_a_pool_where_reuse_is_off_loses_more_with_each_preemption_and_that_is_n
     assert "reuse_off" not in on.findings()
     roomy = served(12, 40, 40, blocks=200, seats=16, prefix_cache=False)
     assert "reuse_off" not in roomy.findings()
+
+
+def test_writes_move_again_with_the_first_that_ends_although_others_are_on_their_way():
+    writes, standing = Writes(), Backlog("disk", writing=4, queued=9, pinned=4, slots=4, moved=7)
+    assert [writes.note(standing, i * APART_NS) for i in range(4)] == [False, False, True, False] and writes.stuck
+    assert writes.note(msgspec.structs.replace(standing, moved=8), 4 * APART_NS) and not writes.stuck
