@@ -23,9 +23,11 @@ from typing import Any
 from headway.artifacts import resolve
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
-from headway.core.events import Admitted, Arrived, Finished
+from headway.core.events import Admitted, Arrived, Finished, NoProgress, Offloaded, Recovery
 from headway.core.plan import Grammar, StepPlan, StepResult
+from headway.core.recovery import Demand, Rates
 from headway.core.request import Guide, Watch
+from headway.core.tiers import Backlog
 from headway.replica import process
 from headway.replica.grammars import Grammars
 from headway.replica.link import Link
@@ -39,8 +41,9 @@ from headway.text.tokenizer import Tokenizer
 
 VOCABULARY = 49_152
 #: What a first token orders: the step fails; the process says what is no message, what contradicts itself (about the
-#: request "nonsense"), or what is true of no request; it ends.
-FAIL, GARBAGE, NONSENSE, GHOSTS, EXIT = range(11, 16)
+#: request "nonsense"), or what is true of no request; it ends; it tells that writes to its tiers stand, or move
+#: again, or that it is in a recovery loop.
+FAIL, GARBAGE, NONSENSE, GHOSTS, EXIT, STANDS, MOVES, LOOPS = range(11, 19)
 SLOW_TOKENISING_S, SLOW_COMPILING_S = 0.9, 2.5
 
 
@@ -69,6 +72,31 @@ class Obedient(FakeExecutor):
                 at=0, step=1, id="nonsense", resumed=False, indexes=(7,), tables=((),), inherited=(0,)
             )
             self._say(Told((admitted,)))
+        if order == STANDS:
+            writes = Backlog("disk", writing=4, queued=24, pinned=4, slots=4, moved=0)
+            self._say(Told((NoProgress(at=0, step=1, model="fake", writes=writes, times=3),)))
+        if order == MOVES:
+            self._say(Told((Offloaded(at=0, model="fake", blocks={"disk": 4}, tiers=(), moves_again=True),)))
+        if order == LOOPS:
+            now, kept = Rates(10, 2000, 4000, 140), (Demand(3, 600), Demand(1, 200))
+            self._say(
+                Told(
+                    (
+                        Recovery(
+                            at=0,
+                            step=1,
+                            model="fake",
+                            phase="began",
+                            cut=True,
+                            now=now,
+                            best=Rates(goodput=228),
+                            offered=kept[0],
+                            rejected=kept[1],
+                            needed=2,
+                        ),
+                    )
+                )
+            )
         if order == GHOSTS:
             arrived = Arrived(at=0, id="ghost", pattern="text", prompt=1, n=1, max_tokens=1, priority=0, order=(0,))
             self._say(Told((arrived, Finished(at=0, id="nobody", reason="length"))))

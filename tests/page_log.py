@@ -89,6 +89,22 @@ def reloads(world: World, prompt: list[int]) -> None:
         world.clock.advance(APART_NS)
         world.engine.collect()
     world.run()
+    writes_hang(world)
+
+
+def writes_hang(world: World) -> None:
+    """The disk takes nothing for a minute, and then goes on."""
+    while world.engine.awaiting or not world.engine.idle:
+        world.step()
+    assert world.disk is not None
+    world.disk.delay = 1 << 30
+    world.add("unwritten", 300, max_tokens=1)
+    world.run()
+    for _ in range(3):
+        world.clock.advance(APART_NS)
+        world.step()
+    world.disk.hurry()
+    world.step()
 
 
 def delivered(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser
 
 from browser import chromium, opened
 from headway.core import events as ev
+from headway.core.tiers import TierLevel
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import pool_view, request_view, request_views
@@ -37,7 +38,7 @@ FOLD = """async ([events, delivers]) => {
   return events.map((event, place) => {
     story.fold(event);
     story = story.clone();
-    const often = ["cancelled", "failed", "recovery", "no_progress"];
+    const often = ["cancelled", "failed", "recovery", "no_progress", "offloaded"];
     if (place % 4 && !often.includes(event.event)) return null;
     const records = [...story.live.values(), ...story.ended.values()];
     const views = records.map((record) => requestView(story, record, event.at + 1234));
@@ -46,7 +47,7 @@ FOLD = """async ([events, delivers]) => {
     const { pool } = story.model("");
     const cells = Array.from({ length: pool.total }, (_, block) => pool.cell(block).state);
     const levels = Object.fromEntries([...story.models].map(([name, model]) => [name, model.levels]));
-    const told = [...story.loops.values(), ...story.stuck.values()];
+    const told = [...story.loops.values(), ...story.stuck.values(), ...story.unwritten.values()];
     return { views, blocks, cells, levels, told, unknown: [...story.unknown] };
   });
 }"""
@@ -76,7 +77,7 @@ def test_the_page_folds_a_log_into_the_same_records_as_the_server(
         if isinstance(event, ev.Stepped | ev.Committed) and not _aborted(event, events):
             levels, count = event.levels, theirs["cells"].count
             assert (count("live"), count("reusable"), count("free")) == (levels.live, levels.reusable, levels.free)
-        assert theirs["told"] == as_json([*story.loops.values(), *story.stuck.values()])
+        assert theirs["told"] == as_json([*story.loops.values(), *story.still])
         assert theirs["unknown"] == []
 
 
@@ -389,11 +390,58 @@ def test_the_page_says_of_a_recovery_loop_and_of_no_progress_while_they_last(
     with opened(browser, file.as_uri()) as page:
         found = page.evaluate(ALARM, json.loads(msgspec.json.encode(events)))
     said = [text for event, text in zip(events, found, strict=True) if isinstance(event, ev.Recovery | ev.NoProgress)]
+
+    def writes(behind: int) -> str:
+        return f"4 writes to the disk tier stand, {behind} blocks wait behind them, all 4 host slots in use"
+
     rates = "10.0 preempted/s, 20,000 recomputed/s (50% of prompt work), goodput 60.0 of 100.0 tokens/s"
     assert said == [
         f"fake: admission cut, 0.00 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
         f"fake: admission cut, 2.50 requests/s kept out, 1 of 2 windows without a preemption, {rates}",
         None,
+        f"fake: no progress, {writes(15)}",
         "fake: no progress, again waits for reload (6 blocks short), unchanged 3 times in a row",
+        f"fake: no progress, {writes(14)}",
     ]
     assert found[0] is found[-1] is None
+
+
+TIERS = """async ([events, listed]) => {
+  const { Story } = await import("page/story.js");
+  const { Header } = await import("page/header.js");
+  const story = new Story({ delivers: false });
+  const header = new Header((id) => document.getElementById(id), { title: "a run" });
+  header.models = listed;
+  const list = document.getElementById("tiers");
+  return events.map((event) => {
+    story.fold(event);
+    header._tiers([...story.models.values()]);
+    return list.hidden ? null : [...list.children].map((line) => line.textContent);
+  });
+}"""
+
+
+def test_the_header_says_how_much_each_tier_holds(browser: Browser, tmp_path: Path) -> None:
+    def loaded(model: str, *tiers: TierLevel) -> ev.Loaded:
+        return ev.Loaded(at=0, model=model, blocks=8, block_tokens=16, block_bytes=1, seats=4, step_tokens=64,
+                         threads=1, weights="fp32", tiers=tiers)  # fmt: skip
+
+    host, disk = TierLevel("host", 0, 4, 512), TierLevel("disk", 3, 9, 3 << 20)
+    events = [
+        loaded("plain"),
+        loaded("a", host, disk),
+        ev.Offloaded(at=1, model="a", blocks={"host": 4}, tiers=(TierLevel("host", 4, 4, 512), disk)),
+        loaded("a"),
+    ]
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "a run"))
+    listed = [{"id": "plain", "headway": {"tiers": []}}, {"id": "a", "headway": {"tiers": as_json([host])}}]
+    told = json.loads(msgspec.json.encode(events))
+    with opened(browser, file.as_uri()) as page:
+        assert page.evaluate(TIERS, [told, []]) == [
+            None,
+            ["a host tier: 0 of 4 blocks, 0 B", "a disk tier: 3 of 9 blocks, 9.0 MiB"],
+            ["a host tier: 4 of 4 blocks, 2.0 KiB", "a disk tier: 3 of 9 blocks, 9.0 MiB"],
+            None,
+        ]
+        assert page.evaluate(TIERS, [told[3:], listed]) == [["host tier: 0 of 4 blocks, 0 B"]]

@@ -16,7 +16,17 @@ from headway.core.events import NoProgress, Preempted, Recovery
 from headway.core.recovery import Demand, Rates
 from headway.core.verdict import Wait
 from headway.policy.progress import TIMES, Repeats
-from headway.policy.recovery import CLEAN, MOST_CLEAN, REMEMBERED, WINDOW_SECONDS, State, Watch, is_loop, judge
+from headway.policy.recovery import (
+    CLEAN,
+    MOST_CLEAN,
+    REMEMBERED,
+    WINDOW_SECONDS,
+    State,
+    Watch,
+    is_loop,
+    is_loop_since_start,
+    judge,
+)
 from headway.story.diagnose.doctor import diagnose
 from headway.story.diagnose.findings.smaller_state import SMALLER
 from headway.story.diagnose.observations import Machine, Observations
@@ -34,6 +44,7 @@ from benchmarks.space.recovery_loop import Setting
 
 S = 10**9
 WELL, LOOPS = Rates(0, 0, 400, 100), Rates(5, 200, 400, 60)
+LOST, LESS = Rates(0.1, 160, 400, 60), Rates(5, 159, 400, 60)
 
 
 def after(*windows: Rates, auto: bool = True, state: State = State()) -> State:  # noqa: B008  (frozen)
@@ -55,6 +66,17 @@ def after(*windows: Rates, auto: bool = True, state: State = State()) -> State: 
         pytest.param([WELL, Rates(0, 0, 10, 5)], False, id="nobody asks for much"),
         pytest.param([WELL, Rates(5, 90, 400, 60)], False, id="little is lost"),
         pytest.param([LOOPS], False, id="nothing to compare with"),
+        pytest.param([LOOPS, LOOPS], False, id="nothing to compare with, and it is early"),
+        pytest.param([LOOPS] * 3, True, id="since the start"),
+        pytest.param([LOOPS] * 9, True, id="since the start, and it goes on"),
+        pytest.param([LOST] * 3, True, id="since the start, just as much as it takes"),
+        pytest.param([LOST, LESS, LOST, LOST, LOST], False, id="less was lost once: goodput did not fall from that"),
+        pytest.param([LOST, Rates(0, 160, 400, 60), LOST, LOST], False, id="a window without a preemption"),
+        pytest.param([Rates(0.1, 20, 400, 60)] * 9, False, id="few are preempted at the start"),
+        pytest.param([LESS] * 9, False, id="as much is lost since the start as headroom may lose"),
+        pytest.param([*[LOOPS] * 4, Rates(5, 100, 400, 60)], True, id="since the start, and it gets a little better"),
+        pytest.param([Rates(0, 0, 10, 5), *[LOOPS] * 61], True, id="no window is remembered that lost less"),
+        pytest.param([Rates(0, 0, 10, 5), *[LOOPS] * 60], False, id="one window is"),
         pytest.param([Rates(5, 200, 400, 100), LOOPS], False, id="as much was lost when goodput was best"),
     ],
 )
@@ -62,6 +84,26 @@ def test_a_recovery_loop_is_lost_work_that_rises_while_goodput_falls(windows, is
     state = after(*windows, auto=False)
     assert state.looping is is_one and not state.cut
     assert after(*windows).cut is is_one
+
+
+def test_a_loop_since_the_start_is_over_once_less_is_lost_and_later_ones_are_judged_by_the_windows_without():
+    state = after(LOOPS, LOOPS, LOOPS)
+    assert state.cut and state.best == Rates()
+    assert after(LOOPS, LOOPS, LOOPS, Rates(5, 90, 400, 60), auto=False).told is False
+    state = after(*[WELL] * CLEAN, state=state)
+    assert not state.told
+    again = after(LOOPS, state=state)
+    assert again.cut and again.best == WELL and again.needed == 2 * CLEAN
+
+
+def test_a_cut_that_made_goodput_worse_is_not_tried_again_as_long_as_that_is_remembered():
+    worse = Rates(0, 0, 300, 30)
+    state = after(*[LOOPS] * 3, *[worse] * CLEAN)
+    assert not state.told
+    for _ in range(REMEMBERED):
+        state = after(LOOPS, state=state)
+        assert not state.told
+    assert after(LOOPS, state=state).cut
 
 
 def test_a_cut_is_lifted_after_windows_without_a_preemption_in_a_row():
@@ -97,7 +139,7 @@ def test_without_auto_admission_is_never_cut_and_with_it_only_from_a_loop_to_cle
         before, state, warned = state, judge(state, now, auto=True), judge(warned, now, auto=False)
         assert not warned.cut
         if state.cut and not before.cut:
-            assert is_loop(now, state.best)
+            assert is_loop(now, state.best) or (not state.best.goodput and is_loop_since_start(before.past, now))
         if before.cut and not state.cut:
             assert state.clean >= before.needed and not now.preempted
         assert len(state.past) <= REMEMBERED and CLEAN <= state.needed <= MOST_CLEAN
@@ -215,6 +257,31 @@ def test_ten_preemptions_a_second_are_a_loop_which_the_cut_ends_and_more_memory_
     assert more.told == advised.told == []
 
 
+def test_a_load_that_is_in_a_loop_from_its_first_second_is_told_of_and_cut():
+    """As above, with no window before it."""
+    run = bench.serve(replace(EAGER, calm_s=0), Setting(EAGER.blocks(1, 1), "auto"), since=32, until=42)
+    began, lasts = run.told
+    assert (began.phase, began.cut, lasts.phase) == ("began", True, "lasts")
+    assert (began.now, began.best) == (Rates(10, 1920, 3990, 140), Rates()) and began.at == pytest.approx(
+        30 * S, rel=0.01
+    )
+    assert (run.rates.preempted, run.rates.recomputed) == (0, 0) and run.rates.goodput > 1.5 * began.now.goodput
+    assert found(run).says.startswith(
+        "A recovery loop, once, and it is not over: 10.0 sequences a second were preempted and 1,920 positions a "
+        "second computed again, 48% of all prompt work (and no less since the start); meanwhile goodput was 140.0 "
+        "tokens a second. Admission was too eager"
+    )
+
+
+def test_a_start_with_few_preemptions_is_no_loop():
+    load = replace(SHORT, calm_s=0, per_second=5)
+    run = bench.serve(load, Setting(SHORT.blocks(2, 1), "auto"), since=2, until=42)
+    assert run.rates.preempted == 0 and not run.told
+    crowded = replace(SHORT, calm_s=0, answer=30, per_second=8)
+    run = bench.serve(crowded, Setting(SHORT.blocks(3, 0), "auto"), since=2, until=42)
+    assert run.rates.preempted > 1 and 0.2 < run.rates.share < 0.4 and not run.told
+
+
 def test_a_cut_that_keeps_nothing_out_says_that_admission_was_too_eager(eager):
     finding = found(eager["cut"])
     assert finding.evidence["cause"] == "admission"
@@ -245,9 +312,11 @@ def test_what_a_cut_keeps_out_is_the_same_whether_it_waits_or_is_turned_away(sho
 
 
 def test_what_smaller_state_costs_is_what_was_measured():
-    measured = json.loads((Path(bench.__file__).parents[1] / "results" / "quality.json").read_text())["sides"]
+    results = json.loads((Path(bench.__file__).parents[1] / "results" / "quality.json").read_text())
+    measured = results["sides"]
     for smaller in (*SMALLER["fp32"], *SMALLER["bf16"]):
         assert f"perplexity {measured[f'bf16:{smaller.name}']['above']:+.2%} " in smaller.quality
+        assert smaller.costs.endswith(f", both as measured with {results['model']}")
 
 
 def test_more_memory_is_not_advised_where_the_host_has_none(short):
@@ -279,8 +348,8 @@ def found(run: bench.Run, machine: Machine | None = None):
 
 def recovery(phase: str = "began", **fields: object) -> Recovery:
     now, best = Rates(10, 20_000, 40_000, 60), Rates(0, 0, 20_000, 100)
-    numbers = {"cut": True, "needed": 2} | fields
-    return Recovery(at=7 * S, step=3, model="fake", phase=phase, now=now, best=best, **numbers)
+    numbers = {"cut": True, "needed": 2, "best": best} | fields
+    return Recovery(at=7 * S, step=3, model="fake", phase=phase, now=now, **numbers)
 
 
 def arrival(number: int):
@@ -332,10 +401,14 @@ def test_a_loop_is_told_in_the_metrics_on_the_board_and_in_words_until_it_is_ove
          "Admission to fake is cut, which keeps out 2.50 requests and 5,000 prompt positions a second; 1 of 2 "
          "windows without a preemption"),
         (recovery("over", cut=False, clean=2), "Admission is no longer cut. The recovery loop"),
+        (recovery(cut=False, best=Rates()),
+         "50% of all prompt work (and no less since the start); goodput is 60.0 tokens a second."),
+        (recovery("lasts", best=Rates()), "without a preemption, goodput is 60.0 tokens a second."),
     ],
 )  # fmt: skip
 def test_a_loop_in_words(event, says):
     assert says in alarms.recovery(event)
+    assert alarms.brief(event).endswith(" of 100.0 tokens/s" if event.best.goodput else "goodput 60.0 tokens/s")
 
 
 # -- no progress ----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from headway.api.routes.models import health
 from headway.front.refusals import Refusal
 from headway.front.state import STUCK_AFTER_S, Front
+from headway.story.reduce.reducer import Story
 
 
 def asked(stuck_s: float, state: str = "ready", log: object = None) -> dict:
@@ -20,7 +21,7 @@ def asked(stuck_s: float, state: str = "ready", log: object = None) -> dict:
         state=state,
         failure="no such file",
         log=log,
-        story=SimpleNamespace(step=7, stuck={}, loops={}),
+        story=Story(),
     )
     app = SimpleNamespace(state=SimpleNamespace(front=front))
     response = asyncio.run(health(Request({"type": "http", "method": "GET", "path": "/health", "app": app})))

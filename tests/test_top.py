@@ -29,7 +29,10 @@ from headway.cli.screen import bar, screen, sparkline
 from headway.cli.top import Lost, Opened, Watching, feed_from_server
 from headway.core.config import ClientOptions
 from headway.core.errors import HeadwayError
-from headway.core.events import Committed, Delivered, Failed, Loaded, Received, Refused, Stepped
+from headway.core.events import Committed, Delivered, Failed, Loaded, NoProgress, Received, Recovery, Refused, Stepped
+from headway.core.recovery import Demand
+from headway.core.recovery import Rates as RecoveryRates
+from headway.core.tiers import Backlog
 from headway.core.verdict import RULES
 from headway.story.reduce.board import Board
 from headway.story.reduce.reducer import Story
@@ -253,6 +256,39 @@ def test_a_screen_of_80_by_24_says_where_everyone_is(busy):
 def test_an_empty_board_is_a_screen_too():
     lines = screen(Board().view(0, steps=50, requests=50, ended=8), 80, 24, "where", NOTE)
     assert len(lines) == 24 and "no model yet" in lines[0].plain
+
+
+def alarmed() -> BoardView:
+    """A recovery loop under a cut, and writes to a tier that stand."""
+    world = World()
+    world.add("r", 20, max_tokens=4)
+    world.step()
+    board, at = board_of(world), world.clock.now_ns()
+    now, best, kept = (
+        RecoveryRates(1000, 20_000, 40_000, 60_000),
+        RecoveryRates(0, 0, 20_000, 100_000),
+        Demand(2.5, 5000),
+    )
+    board.fold(90, Recovery(at=at, step=1, model="fake", phase="lasts", cut=True, now=now, best=best, rejected=kept))
+    writes = Backlog(tier="disk", writing=4, queued=24, pinned=4, slots=4, moved=0)
+    board.fold(91, NoProgress(at=at, step=1, model="fake", writes=writes, times=3))
+    return board.view(at, steps=8, requests=8, ended=8)
+
+
+@pytest.mark.parametrize("width", [80, 140, 220])
+def test_alarms_are_drawn_to_their_last_number(width):
+    view = alarmed()
+    lines = [line.plain for line in screen(view, width, 24, "where", NOTE)]
+    assert max(map(len, lines)) <= width and len(lines) == 24
+    first = next(place for place, line in enumerate(lines) if line.startswith("loop   "))
+    second = next(place for place, line in enumerate(lines) if line.startswith("stuck  "))
+    last = next(place for place, line in enumerate(lines[second + 1 :], second + 1) if not line.startswith(" " * 7))
+    drawn = [" ".join(line[7:].strip() for line in lines[a:b]) for a, b in ((first, second), (second, last))]
+    said = [f"fake: {view.loops[0].words}", view.stuck[0]]
+    assert [" ".join(each.split()) for each in drawn] == [" ".join(each.split()) for each in said]
+    assert drawn[0].endswith("goodput 60,000.0 of 100,000.0 tokens/s")
+    if width == 80:
+        assert second - first > 1 and last - second > 1
 
 
 def test_bars_show_all_that_is_there_within_their_width():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.text import Text
 
 from headway.story.tell.boardview import (
     BoardView,
-    LoopShown,
     ModelShown,
     PoolShown,
     Rates,
@@ -39,6 +39,7 @@ _ROOMY_HEIGHT, _ROOMY_WIDTH = 20, 100
 #: What a step of each pattern is measured in, beside text.
 _UNITS = {"embed": "positions", "image": "updates"}
 _LONGEST_NAME = 16
+_LABEL = 7
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,8 @@ def screen(view: BoardView, width: int, height: int, where: str, note: str) -> l
     if len(view.models) < 2:
         models = [_space(view, width), _label("seats") + _seats(view.seats, view.stages, _bar_width(width))]
     models += _tiers(view.models)
-    alarms = [*(_loop(loop) for loop in view.loops), *(_label("stuck") + words for words in view.stuck)]
-    for line in alarms:
-        line.stylize("yellow", 7)
+    alarms = [line for loop in view.loops for line in _alarm("loop", f"{loop.model}: {loop.words}", width)]
+    alarms += [line for words in view.stuck for line in _alarm("stuck", words, width)]
     room = Room.of(height, len(models) + len(alarms))
     gap = [Text()] if room.spaced else []
     patterns = {model.pattern for model in view.models} or {"text"}
@@ -207,9 +207,13 @@ def _rates(rates: Rates, patterns: set[str]) -> Text:
     return _label("rates") + "  ".join(words)
 
 
-def _loop(loop: LoopShown) -> Text:
-    """A recovery loop as it happens."""
-    return _label("loop") + f"{loop.model}: {loop.words}"
+def _alarm(label: str, words: str, width: int) -> list[Text]:
+    """A recovery loop as it happens, or what makes no progress: all of it, on as many lines as it takes."""
+    first, *rest = wrap(words, width - _LABEL)
+    lines = [_label(label) + first, *(Text(" " * _LABEL + words) for words in rest)]
+    for line in lines:
+        line.stylize("yellow", _LABEL)
+    return lines
 
 
 def _kinds(patterns: set[str]) -> tuple[str, ...]:
@@ -299,7 +303,7 @@ def _counters(counts: dict[str, int]) -> Text:
 
 
 def _label(name: str) -> Text:
-    return Text.assemble((f"{name:<7}", "bold"))
+    return Text.assemble((f"{name:<{_LABEL}}", "bold"))
 
 
 def _bar_width(width: int) -> int:

@@ -21,7 +21,7 @@ from headway.core.miss import Miss
 from headway.core.price import Price
 from headway.core.recovery import NO_DEMAND, Demand, Phase, Rates
 from headway.core.request import Pause
-from headway.core.tiers import Fault, ReloadChoice, TierLevel, TierName
+from headway.core.tiers import Backlog, Fault, ReloadChoice, TierLevel, TierName
 from headway.core.verdict import Never, Wait
 
 #: The numbers of blocks over which the beginnings of prompts are compared.
@@ -188,13 +188,15 @@ class ReloadDropped(Event, frozen=True, tag="reload_dropped", kw_only=True):
 
 class Offloaded(Event, frozen=True, tag="offloaded", kw_only=True):
     """Blocks were copied to tiers since the last such event: `blocks` by tier; how much each tier holds now; and
-    `faults` by tier and by what was wrong with a block that could not be written or read, the last one in words."""
+    `faults` by tier and by what was wrong with a block that could not be written or read, the last one in words.
+    With `moves_again` writes are no longer held up of which `NoProgress` told."""
 
     model: str
     blocks: dict[TierName, int]
     tiers: tuple[TierLevel, ...]
     faults: dict[TierName, dict[Fault, int]] = {}
     words: str = ""
+    moves_again: bool = False
 
 
 class Levels(msgspec.Struct, frozen=True, gc=False):
@@ -327,7 +329,8 @@ class Committed(Event, frozen=True, tag="committed", kw_only=True):
 class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
     """A recovery loop of one model (`policy/recovery.py`): it `began`, `lasts` (told once a window), or is `over`.
 
-    now       how the window was that ended with this; `best` is the best one before the loop
+    now       how the window was that ended with this; `best` is the best one before the loop, all 0 where there was
+              none: as much was lost since the start
     cut       from here on admission goes by `reserve`, until `needed` windows in a row had no preemption; `clean`
               were it so far
     offered   what came while admission was cut, and `rejected` what of it was not admitted: means per second since
@@ -347,13 +350,15 @@ class Recovery(Event, frozen=True, tag="recovery", kw_only=True):
 
 
 class NoProgress(Event, frozen=True, tag="no_progress", kw_only=True):
-    """A request was told the same `wait` so many times in a row, and nothing moved: nothing that the engine can do
-    will change that."""
+    """It was looked at so many times in a row, and nothing moved: nothing that the engine can do will change that.
+    Either a request (`id`) was told the same `wait` each time, or what is to be written to a tier (`writes`) stands.
+    """
 
     step: int
     model: str
-    id: str
-    wait: Wait
+    id: str = ""
+    wait: Wait | None = None
+    writes: Backlog | None = None
     times: int
 
 

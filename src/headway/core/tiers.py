@@ -22,6 +22,24 @@ class TierLevel(msgspec.Struct, frozen=True):
     evictions: int = 0
 
 
+class Backlog(msgspec.Struct, frozen=True):
+    """What is to be written to a tier and cannot be by a step alone.
+
+    tier      where it is held up: `disk` while writes to it are on their way
+    writing   writes to disk that are on their way
+    queued    blocks of the pool that wait for a host slot, through which every write goes
+    pinned    of `slots` host slots, those that a read, a write or a reload needs as they are
+    moved     blocks that came to this tier, or failed to, since the start
+    """
+
+    tier: TierName
+    writing: int
+    queued: int
+    pinned: int
+    slots: int
+    moved: int
+
+
 class ReloadChoice(msgspec.Struct, frozen=True):
     """Whether the blocks of a prefix that lie in tiers are brought back, or computed again.
 

@@ -47,6 +47,11 @@ class Slots:
         """Whether another block could be written now."""
         return bool(self._free or self._idle)
 
+    @property
+    def pinned(self) -> int:
+        """Slots that cannot be given to another block now."""
+        return self.total - len(self._free) - len(self._idle)
+
     def claim(self, key: bytes) -> int | None:
         """A slot to write the block of `key` to, which is not there yet: a free one, else that of the least recently
         used block, which is evicted. None while all slots are pinned. It counts as pinned until `written` or

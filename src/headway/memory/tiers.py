@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Literal, Protocol, TypeAlias
 
 from headway.core.errors import InvariantError
-from headway.core.tiers import Fault, TierLevel, TierName
+from headway.core.tiers import Backlog, Fault, TierLevel, TierName
 from headway.memory.slots import Slots
 
 #: Pairs of a block of the pool and a host slot.
@@ -143,6 +143,8 @@ class Tiers:
         self._offloads: list[tuple[bytes, int, int]] = []  # so too: key, block, host slot
         self._moving: dict[bytes, Moved] = {}  # reads and writes; of one block there is one at most
         self._spoiled: set[bytes] = set()  # of those on their way to or from disk
+        self._writing = 0  # of those, the writes
+        self._wrote_ever = self._copied_ever = 0  # writes that ended, and blocks that came to host slots
         self._failed = 0
         self.happened = Happened()
 
@@ -245,6 +247,16 @@ class Tiers:
         """Whether reads or writes are on their way."""
         return bool(self._moving)
 
+    @property
+    def backlog(self) -> Backlog | None:
+        """What is to be written and no step can move: writes that the disk has, or blocks that find no host slot.
+        Blocks that find none beside reloads wait as long as those, whose requests say what they wait for."""
+        if not self._writing and (not self._queued or self.host.room or self._reloads):
+            return None
+        tier: TierName = "disk" if self._writing or self.staging else "host"
+        moved = self._wrote_ever if self._writing else self._copied_ever
+        return Backlog(tier, self._writing, len(self._queued), self.host.pinned, self.host.total, moved)
+
     def name(self) -> tuple[Pairs, Pairs]:
         """What the step that is planned copies: (block, host slot) of offloads, (host slot, block) of reloads."""
         for part in list(islice(self._copyable, self._most_copies)):
@@ -261,6 +273,7 @@ class Tiers:
             self.host.written(key)
             self._write(key, slot)
             self._arrived(key)
+            self._copied_ever += 1
             if not self.staging:
                 self.happened.offloaded["host"] += 1
         self._offloads.clear()
@@ -297,6 +310,8 @@ class Tiers:
         parts = [part for reload in self._reloads for part in reload.parts]
         writes = [move for move in self._moving.values() if move.what == "write"]
         reads = [move for move in self._moving.values() if move.what == "read"]
+        if len(writes) != self._writing:
+            raise InvariantError(f"{len(writes)} writes are on their way, {self._writing} are counted")
         self.host.check(
             [*(part.slot for part in parts if part.at in ("host", "copying")), *(move.host for move in writes)],
             [*(key for key, _, _ in self._offloads), *(move.key for move in reads)],
@@ -400,6 +415,7 @@ class Tiers:
         if disk is not None:
             self.host.pin(key)
             self._move("write", key, host, disk)
+            self._writing += 1
 
     @property
     def _stopped(self) -> bool:
@@ -407,6 +423,8 @@ class Tiers:
 
     def _wrote(self, moved: Moved) -> None:
         assert self.disk is not None
+        self._writing -= 1
+        self._wrote_ever += 1
         self.host.unpin(moved.host)
         self.disk.written(moved.key)
         if moved.fault is not None or moved.key in self._spoiled:

@@ -11,6 +11,7 @@ loop. `judge` decides at the end of each, from counts alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headway.core.recovery import NO_DEMAND, NO_RATES, Demand, Phase, Rates
@@ -18,6 +19,10 @@ from headway.core.recovery import NO_DEMAND, NO_RATES, Demand, Phase, Rates
 WINDOW_SECONDS = 10
 #: From this share of prompt work on, what is done again is a loop when goodput falls below `FALLEN` of its best.
 LOST_SHARE, FALLEN = 0.25, 0.8
+#: Where no window that is remembered lost less, goodput has nothing to fall from. Then it is a loop from so many
+#: windows on, each with preemptions and at least this share of prompt work done again: more than `headroom` loses
+#: where it serves best (36%, docs/space.md).
+START_WINDOWS, START_SHARE = 3, 0.4
 #: Windows over which the best one is remembered, and without a loop after which a cut is as short as the first.
 REMEMBERED = 60
 #: A cut is lifted after so many windows without a preemption; after twice as many each time that a loop comes back.
@@ -31,8 +36,8 @@ class State:
     """What is known after a window.
 
     past      the latest windows outside of loops, the newest last
-    best      of those before the loop that lasts, the one with the most goodput
-    looping   lost work rose while goodput fell, and that is not over
+    best      of those before the loop that lasts, the one with the most goodput; none where it lasts since the start
+    looping   lost work rose while goodput fell, or was as much since the start, and that is not over
     cut       admission goes by `reserve`
     clean     windows in a row, up to the newest, without a preemption
     needed    that lift the cut
@@ -54,14 +59,23 @@ class State:
 
 def is_loop(now: Rates, best: Rates) -> bool:
     """Whether lost work rose while goodput fell."""
-    lost = now.preempted > 0 and now.share >= LOST_SHARE and now.share > best.share
-    return lost and now.goodput < FALLEN * best.goodput
+    return loses(now, LOST_SHARE) and now.share > best.share and now.goodput < FALLEN * best.goodput
+
+
+def is_loop_since_start(past: Sequence[Rates], now: Rates) -> bool:
+    """Whether so much was lost in all windows that are known that none of them tells what goodput could be."""
+    windows = (*past, now)
+    return len(windows) >= START_WINDOWS and all(loses(each, START_SHARE) for each in windows)
+
+
+def loses(rates: Rates, share: float) -> bool:
+    """Whether sequences are preempted and that share of prompt work or more is done again."""
+    return rates.preempted > 0 and rates.share >= share
 
 
 def judge(state: State, now: Rates, *, auto: bool) -> State:
     """The state after one more window, which went as `now` says. With `auto` a loop cuts admission."""
-    best = state.best if state.told else max(state.past, key=_goodput, default=NO_RATES)
-    looping = is_loop(now, best)
+    best, looping = _compared(state, now)
     clean = 0 if now.preempted else state.clean + 1
     since = state.since_lifted + 1
     past = state.past if looping else (*state.past, now)[-REMEMBERED:]
@@ -73,6 +87,19 @@ def judge(state: State, now: Rates, *, auto: bool) -> State:
         needed = min(2 * state.needed, MOST_CLEAN) if since <= REMEMBERED else CLEAN
         return replace(after, cut=True, needed=needed)
     return after
+
+
+def _compared(state: State, now: Rates) -> tuple[Rates, bool]:
+    """The best window before the loop, if there is one, and whether `now` is in a loop. One that has lasted since the
+    start is over once less is lost, or while admission is cut: the windows of the cut tell what goodput could be, and
+    later loops are judged by them."""
+    best = state.best if state.told else max(state.past, key=_goodput, default=NO_RATES)
+    if state.told and not best.goodput:
+        return best, loses(now, LOST_SHARE)
+    if is_loop(now, best):
+        return best, True
+    since_start = not state.told and is_loop_since_start(state.past, now)
+    return (NO_RATES, True) if since_start else (best, False)
 
 
 def _goodput(rates: Rates) -> float:

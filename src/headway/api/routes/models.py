@@ -28,15 +28,16 @@ async def one_model(request: Request) -> Response:
 
 async def health(request: Request) -> Response:
     """200 while there is progress: it fails when work is present and nothing has moved for a minute, when the same
-    decision moved nothing again and again for reasons that do not change, and when no replica can be had.
+    decision moved nothing again and again for reasons that do not change, when nothing that is to be written to a
+    state tier got there for a minute, and when no replica can be had.
     `recovery` has each model that is in a recovery loop, or whose admission is cut; `event_log_failure` says why
     --event-log ended, which stops nothing else."""
     front: Front = request.app.state.front
     stuck_s = front.stuck_s()
     if stuck_s > STUCK_AFTER_S:
         raise Refusal(503, f"there is work, but nothing has progressed for {stuck_s:.0f} s", code="stuck")
-    if front.story.stuck:
-        raise Refusal(503, no_progress(next(iter(front.story.stuck.values()))), code="no_progress")
+    if still := front.story.still:
+        raise Refusal(503, no_progress(still[0]), code="no_progress")
     if front.state == "failed":
         raise Refusal(503, f"the model could not be loaded: {front.failure}", code="failed")
     return JSONResponse(

@@ -16,6 +16,7 @@ export const FOLDS = {
   loaded(story, event) {
     story.model(event.model).load(event);
     story.loops.delete(event.model);
+    story.unwritten.delete(event.model);
   },
 
   // A recovery loop, told once a window until it is over.
@@ -25,8 +26,9 @@ export const FOLDS = {
   },
 
   no_progress(story, event) {
+    if (event.writes) story.unwritten.set(event.model, event);
     const record = story.live.get(event.id);
-    if (!record) return;
+    if (event.writes || !record) return;
     story.stuck.set(event.id, event);
     story._wait(record, event.wait, event.at);
   },
@@ -151,6 +153,7 @@ export const FOLDS = {
 
   offloaded(story, event) {
     story.model(event.model).tiers = event.tiers;
+    if (event.moves_again) story.unwritten.delete(event.model);
   },
 
   step(story, event) {

@@ -18,6 +18,7 @@ export class Story {
     this.at = 0;
     this.loops = new Map(); // by model: what was told last of a recovery loop that is not over
     this.stuck = new Map(); // by request: a decision that is no progress
+    this.unwritten = new Map(); // by model: writes to its tiers that stand
     this.unknown = new Set();
     this._flying = new Map();
     this._members = new Set(); // of the step that runs, also those who are not known
@@ -77,6 +78,7 @@ export class Story {
     copy.models = new Map([...this.models].map(([name, model]) => [name, model.clone()]));
     copy.loops = new Map(this.loops);
     copy.stuck = new Map(this.stuck);
+    copy.unwritten = new Map(this.unwritten);
     copy.unknown = new Set(this.unknown);
     copy._members = new Set(this._members);
     return copy;

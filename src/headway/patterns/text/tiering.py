@@ -3,16 +3,17 @@ measured on the way. Without tiers all of it does nothing."""
 
 from __future__ import annotations
 
-from headway.core.events import AnyEvent, Offloaded
+from headway.core.events import AnyEvent, NoProgress, Offloaded
 from headway.core.miss import Miss
 from headway.core.plan import Span, StepPlan, StepResult
 from headway.core.tiers import Fault, ReloadChoice, TierName
 from headway.core.verdict import Wait
 from headway.memory.pool import BlockPool
 from headway.memory.reserve import Reservation
-from headway.memory.tiers import Happened, Pairs
+from headway.memory.tiers import Happened, Pairs, Tiers
 from headway.patterns.text.sequence import Returning, TextProgress
 from headway.policy import reload as policy
+from headway.policy.progress import TIMES, Writes
 from headway.policy.waiting import awaits_reload
 
 #: Kinds of `Spent` that are copies between pool and host memory.
@@ -26,6 +27,7 @@ class Tiering:
         self._pool = pool
         self._block_bytes = block_bytes
         self._measured = policy.Measured()
+        self._writes = Writes()
         self._now = 0
 
     @property
@@ -113,7 +115,8 @@ class Tiering:
             self._pool.tiers.failed()
 
     def collect(self, at: int, model: str) -> list[AnyEvent]:
-        """Take in what the disk did. Returns what there is to tell of all tiers."""
+        """Take in what the disk did. Returns what there is to tell of all tiers; of writes of which none got further
+        for long, as when a disk hangs, the event `NoProgress` tells."""
         tiers = self._pool.tiers
         if tiers is None:
             return []
@@ -121,15 +124,31 @@ class Tiering:
         happened, tiers.happened = tiers.happened, Happened()
         for ns in happened.reads:
             self._measured.read.note(at, self._block_bytes, ns)
-        if not happened.offloaded and not happened.faults:
-            return []
-        faults: dict[TierName, dict[Fault, int]] = {}
-        for (tier, fault), count in happened.faults.items():
-            faults.setdefault(tier, {})[fault] = count
-        blocks, levels = dict(happened.offloaded), tiers.levels()
-        return [Offloaded(at=at, model=model, blocks=blocks, tiers=levels, faults=faults, words=happened.words)]
+        turned = self._writes.note(tiers.backlog, at)
+        stops, moves_again = turned and self._writes.stuck, turned and not self._writes.stuck
+        told: list[AnyEvent] = []
+        if happened.offloaded or happened.faults or moves_again:
+            told.append(_offloaded(tiers, happened, at, model, moves_again))
+        if stops:
+            told.append(NoProgress(at=at, step=self._pool.step, model=model, writes=tiers.backlog, times=TIMES))
+        return told
 
     def check(self) -> None:
         """Raise InvariantError unless what is on its way adds up. Changes nothing."""
         if self._pool.tiers is not None:
             self._pool.tiers.check()
+
+
+def _offloaded(tiers: Tiers, happened: Happened, at: int, model: str, moves_again: bool) -> Offloaded:
+    faults: dict[TierName, dict[Fault, int]] = {}
+    for (tier, fault), count in happened.faults.items():
+        faults.setdefault(tier, {})[fault] = count
+    return Offloaded(
+        at=at,
+        model=model,
+        blocks=dict(happened.offloaded),
+        tiers=tiers.levels(),
+        faults=faults,
+        words=happened.words,
+        moves_again=moves_again,
+    )

@@ -91,7 +91,7 @@ class Board:
             unknown=self._unknown(),
             counters={name: self.counts[name] for name in COUNTERS},
             loops=tuple(map(_loop_shown, self.story.loops.values())),
-            stuck=tuple(map(no_progress, self.story.stuck.values())),
+            stuck=tuple(map(no_progress, self.story.still)),
         )
 
     # -- parts of the view -----------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Story:
     tiers      how much lies in each tier of each model
     loops      by model, what was told last of a recovery loop, or a cut of admission, that is not over
     stuck      by request, what was told of a decision that is no progress, while it is alive and has not moved
+    unwritten  by model, what was told of writes to its tiers that stand, until they move
     waiting    the ids of live requests that were received, and not admitted, or preempted since
     """
 
@@ -46,6 +47,7 @@ class Story:
         self.tiers: dict[str, tuple[TierLevel, ...]] = {}
         self.loops: dict[str, ev.Recovery] = {}
         self.stuck: dict[str, ev.NoProgress] = {}
+        self.unwritten: dict[str, ev.NoProgress] = {}
         self.step = 0
         self.stepped_at = 0
         self._remembered = remembered
@@ -76,6 +78,11 @@ class Story:
     def levels(self) -> ev.Levels:
         """Pool and seats of the model that was told of first."""
         return next(iter(self.models.values()), NO_LEVELS)
+
+    @property
+    def still(self) -> list[ev.NoProgress]:
+        """All that makes no progress now."""
+        return [*self.stuck.values(), *self.unwritten.values()]
 
     def know(self, loaded: ev.Loaded) -> None:
         """A model is served whose loading may be among the events no more. Nothing is known of its levels yet."""
@@ -141,6 +148,7 @@ class Story:
         self.facts[event.model] = event
         self.tiers[event.model] = event.tiers
         self.loops.pop(event.model, None)
+        self.unwritten.pop(event.model, None)
 
     def _turned_away(self, event: ev.TurnedAway) -> None:
         """They left no record."""
@@ -176,7 +184,9 @@ class Story:
             del self.loops[event.model]
 
     def _no_progress(self, event: ev.NoProgress) -> None:
-        if record := self.live.get(event.id):
+        if event.wait is None:
+            self.unwritten[event.model] = event
+        elif record := self.live.get(event.id):
             self.stuck[event.id] = event
             self._wait(record, event.wait, event.at)
 
@@ -264,12 +274,15 @@ class Story:
 
     def _offloaded(self, event: ev.Offloaded) -> None:
         self.tiers[self._named(event.model)] = event.tiers
+        if event.moves_again:
+            self.unwritten.pop(event.model, None)
 
     def _stepped(self, event: ev.Stepped) -> None:
         model = self._named(event.model)
         self.step, self.stepped_at = event.step, event.at
         self._level(model, event.levels)
         for told in [told for told in self.stuck.values() if told.model == model]:
+            assert told.wait is not None
             if told.wait.on != "input" or event.waits.get(told.id, told.wait) != told.wait:
                 del self.stuck[told.id]  # somebody moves, or its blocks come
         behind = self._judged.get(model, set()).union(self._fresh.pop(model, ())) - event.waits.keys()

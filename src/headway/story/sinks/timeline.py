@@ -14,7 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from headway.core import events as ev
-from headway.core.tiers import TierLevel
+from headway.core.tiers import Backlog, TierLevel
+from headway.core.verdict import Wait
 from headway.story.reduce.record import Record
 from headway.story.reduce.reducer import NO_LEVELS, Story
 from headway.story.reduce.steps import StepRecord, Steps
@@ -298,7 +299,9 @@ def _facts(event: ev.AnyEvent) -> dict[str, Any]:
             return {"reason": event.reason}
         case ev.DraftsPaused(pause=pause):
             return {"accepted": pause.accepted, "drafted": pause.drafted, "tokens": pause.tokens}
-        case ev.NoProgress(wait=wait):
+        case ev.NoProgress(writes=Backlog() as writes):
+            return {"tier": writes.tier, "writing": writes.writing, "queued": writes.queued, "times": event.times}
+        case ev.NoProgress(wait=Wait() as wait):
             return {"on": wait.on, "rule": wait.rule, "short": wait.short, "times": event.times}
         case ev.Recovery():
             return {

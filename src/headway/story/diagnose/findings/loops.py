@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from headway.core import events as ev
 from headway.core.recovery import Demand
+from headway.core.tiers import Backlog
 from headway.story.diagnose.findings import FEW, SHARE, Finding, size
 from headway.story.diagnose.findings.cost import price_ns
 from headway.story.diagnose.findings.smaller_state import smaller_states
@@ -25,6 +26,9 @@ def no_progress(observed: Observations) -> Finding | None:
     if not observed.stuck:
         return None
     told = observed.stuck[-1]
+    if told.writes is not None:
+        return _unwritten(observed, told, told.writes)
+    assert told.wait is not None
     by_input = told.wait.on == "input"
     return Finding(
         "no_progress",
@@ -33,9 +37,26 @@ def no_progress(observed: Observations) -> Finding | None:
         f"look at what brings it ({told.wait.rule}), then cancel {told.id} or restart the server"
         if by_input
         else "restart the server: no request that runs could give back what is missing",
-        lost=len({event.id for event in observed.stuck}),
+        lost=len({event.id for event in observed.stuck if event.id}),
         evidence={"id": told.id, "on": told.wait.on, "rule": told.wait.rule, "short": told.wait.short,
                   "times": told.times},
+    )  # fmt: skip
+
+
+def _unwritten(observed: Observations, told: ev.NoProgress, writes: Backlog) -> Finding:
+    """What is to be written to a tier stands. Nobody waits for it, but nothing of it will be found again."""
+    by_disk = bool(writes.writing)
+    return Finding(
+        "no_progress",
+        0.0,
+        words_of(told),
+        "look at the disk that holds --disk-tier: it takes nothing; a restart without --disk-tier serves meanwhile"
+        if by_disk
+        else "look at what reads from the disk that holds --disk-tier: what it brings has the host slots",
+        "Requests go on, and what they computed is found again only as long as it stays in the pool.",
+        lost=len({event.id for event in observed.stuck if event.id}),
+        evidence={"model": told.model, "tier": writes.tier, "writing": writes.writing, "queued": writes.queued,
+                  "pinned": writes.pinned, "slots": writes.slots, "times": told.times},
     )  # fmt: skip
 
 
@@ -68,11 +89,15 @@ def recovery_loop(observed: Observations) -> Finding | None:
         "recomputed_per_s": now.recomputed, "prompt_per_s": now.prompt, "goodput_per_s": now.goodput,
         "best_goodput_per_s": best.goodput,
     }  # fmt: skip
+    compared = (
+        f"({best.share:.0%} when goodput was best); meanwhile goodput fell from {best.goodput:,.1f} to"
+        if best.goodput
+        else "(and no less since the start); meanwhile goodput was"
+    )
     says = (
         f"A recovery loop, {times(len(loops))}{'' if over else ', and it is not over'}: {now.preempted:,.1f} "
         f"sequences a second were preempted and {now.recomputed:,.0f} positions a second computed again, "
-        f"{now.share:.0%} of all prompt work ({best.share:.0%} when goodput was best); meanwhile goodput fell from "
-        f"{best.goodput:,.1f} to {now.goodput:,.1f} tokens a second."
+        f"{now.share:.0%} of all prompt work {compared} {now.goodput:,.1f} tokens a second."
     )
     cuts = [event for event in told if event.offered.requests]
     if not cuts:
@@ -186,22 +211,32 @@ def _shorter_context(observed: Observations, share: float) -> Remedy | None:
 
 
 def reuse_off(observed: Observations) -> Finding | None:
-    """Reuse is off, so whoever is preempted finds nothing of its state again."""
+    """Reuse is off, so whoever is preempted finds nothing of its state again; and who begins like others holds all of
+    it for itself, so that fewer fit and more are preempted."""
     again, evaluated = observed.counts["recomputed"], observed.counts["prefilled"] + observed.counts["recomputed"]
     records = [*observed.story.ended.values(), *observed.story.live.values()]
     off = [r for r in records if r.preemptions and r.miss is not None and r.miss.why == "off"]
     if len(observed.preemptions) < FEW or not off or again < SHARE * evaluated:
         return None
     lost = sum(sum(event.lost) for event in observed.preemptions)
+    alike, prompts = _alike(observed)
+    shared = f"; {alike} of {prompts} prompts begin like another, and that is held once, so fewer are preempted"
     return Finding(
         "reuse_off",
         price_ns(observed, again) / 1e9,
         f"Prefix caching is off, so {count(len(observed.preemptions), 'preemption')} that lost {lost} positions had "
-        f"{again} of them computed again: with it what nobody needed meanwhile is found again, and each preemption "
-        "leads to fewer others.",
+        f"{again} of them computed again: with it what nobody needed meanwhile is found again"
+        f"{shared if alike else ''}.",
         "serve without --no-prefix-cache",
-        evidence={"preemptions": len(observed.preemptions), "lost": lost, "recomputed": again},
+        evidence={"preemptions": len(observed.preemptions), "lost": lost, "recomputed": again, "alike": alike},
     )
+
+
+def _alike(observed: Observations) -> tuple[int, int]:
+    """Of the requests that queued, those whose first block another one's prompt begins with too; and all of them."""
+    arrived = [request.arrived for request in observed.requests.values() if request.arrived is not None]
+    first = Counter(event.beginnings[0] for event in arrived if event.beginnings)
+    return sum(number for number in first.values() if number > 1), len(arrived)
 
 
 def evicting_in_turn(observed: Observations) -> Finding | None:
