@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.events import Preempted, Stepped
@@ -39,25 +40,27 @@ def lengths(*tokens: int) -> AnswerLengths:
 
 
 def test_headroom_is_a_block_for_each_running_sequence_and_none_where_nobody_runs():
-    assert [headroom(running) for running in (0, 1, 7)] == [Kept(n, "headroom") for n in (0, 1, 7)]
+    assert [headroom(running)([outlook(0, 8)]) for running in (0, 1, 7)] == [Kept(n, "headroom") for n in (0, 1, 7)]
 
 
 def test_a_reserve_is_all_that_everyone_may_still_take_the_newcomer_included():
     """20 tokens left, room for 3: 17 need five blocks of 4. 2 left with room for 3 need none."""
     running = [outlook(10, 30, slack=3), outlook(28, 30, slack=3)]
-    assert reserve(running, [outlook(0, 8)]) == Kept(5 + 0 + 2, "reserve")
+    assert reserve(running)([outlook(0, 8)]) == Kept(5 + 0 + 2, "reserve")
 
 
 def test_a_prediction_without_enough_history_is_headroom_and_says_so():
     running, asks = [outlook(1, 100), outlook(2, 100)], [outlook(0, 100)]
-    assert predict(running, asks, lengths(*[5] * (LEAST_HISTORY - 1))) == Kept(2, "headroom")
-    assert predict(running, asks, lengths(*[5] * LEAST_HISTORY)).by == "predict"
+    few, enough = LEAST_HISTORY - 1, LEAST_HISTORY
+    assert predict(running, lengths(*[5] * few))(asks) == Kept(2, "predict", seen=few, least=LEAST_HISTORY)
+    told = predict(running, lengths(*[5] * enough))(asks)
+    assert (told.by, told.seen, told.least) == ("predict", 0, 0)
 
 
 def test_of_answers_likely_to_be_short_less_is_kept_than_of_those_that_may_be_long():
     running, asks = [outlook(1, 100, slack=2)] * 3, [outlook(0, 100, slack=2)]
-    short, long = (predict(running, asks, lengths(*[n] * LEAST_HISTORY)).space for n in (5, 90))
-    assert short < long <= reserve(running, asks).space
+    short, long = (predict(running, lengths(*[n] * LEAST_HISTORY))(asks).space for n in (5, 90))
+    assert short < long <= reserve(running)(asks).space
 
 
 SEQUENCES = st.lists(
@@ -81,8 +84,45 @@ def test_a_prediction_is_the_fullest_moment_of_the_likely_future_and_at_most_a_b
         )
         back = sum(each.frees for each, end in zip(sequences, ends, strict=True) if end < token)
         fullest = max(fullest, taken - back)
-    kept = predict(sequences[:-1], sequences[-1:], known).space
-    assert min(fullest, reserve(sequences, []).space) <= kept <= fullest + len(sequences)
+    kept = predict(sequences[:-1], known)(sequences[-1:]).space
+    assert min(fullest, reserve(sequences)([]).space) <= kept <= fullest + len(sequences)
+
+
+def predicted_at_length(running: list[Outlook], asks: list[Outlook], known: AnswerLengths) -> int:
+    """The definition, with all numbers as fractions: all together in order of what is left, for each who asks."""
+    together = [*running, *asks]
+    left = [(known.likely(each.emitted, each.most) - each.emitted, each) for each in together]
+    left.sort(key=lambda pair: pair[0])
+    ended = sum(each.frees for each in together)
+    grown = peak = per_token = Fraction()
+    for tokens, each in reversed(left):
+        ended -= each.frees
+        per_token += Fraction(1, each.unit)
+        grown += 1 - Fraction(each.slack, each.unit)
+        peak = max(peak, grown + per_token * tokens - ended)
+    return min(sum(each.growth for each in together), int(peak))
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[Outlook], list[list[Outlook]]]:
+    """Who runs, and newcomers one by one; few lengths, so that many are alike."""
+    unit = draw(st.sampled_from([1, 4, 16, 24]))
+    each = st.builds(
+        lambda emitted, more, held, slack: outlook(emitted, emitted + more, held=held, slack=slack, unit=unit),
+        st.integers(0, 12), st.integers(0, 40), st.integers(0, 9), st.integers(-3, 30),
+    )  # fmt: skip
+    return draw(st.lists(each, max_size=12)), draw(st.lists(st.lists(each, min_size=1, max_size=5), min_size=1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(crowds(), st.lists(st.integers(1, 30), min_size=LEAST_HISTORY, max_size=LEAST_HISTORY + 5))
+def test_what_is_noted_once_for_all_who_ask_tells_each_what_the_definition_tells(crowd, history):
+    running, newcomers = crowd
+    known = lengths(*history)
+    foreseen, reserved = predict(running, known), reserve(running)
+    for asks in newcomers:
+        assert foreseen(asks) == Kept(predicted_at_length(running, asks, known), "predict")
+        assert reserved(asks) == Kept(sum(each.growth for each in [*running, *asks]), "reserve")
 
 
 @given(st.lists(st.integers(1, 40), max_size=REMEMBERED + 40), st.integers(0, 40), st.integers(1, 40))
@@ -123,6 +163,27 @@ def test_why_tells_how_much_is_left_for_growth_and_by_which_admission(admit, kep
     )
     world.run()
     assert world.said["asks", 0] == world.expected("asks", 0, 12)
+
+
+@pytest.mark.parametrize("answers", [0, 5, LEAST_HISTORY])
+def test_why_tells_that_a_prediction_has_no_history_yet_and_is_headroom(answers):
+    world = World(blocks=9, block_tokens=4, admit="predict", prefix_cache=False)
+    for place in range(answers):
+        world.add(f"before {place}", 1, max_tokens=17, ignore_eos=True)
+        world.run()
+    assert world.model.answers.seen == answers
+    world.add("runs", 15, max_tokens=17)  # 4 blocks of 8
+    world.add("asks", 16, max_tokens=12)  # 5 blocks of 7: they are there
+    world.step()
+    wait = world.wait("asks")
+    enough = answers == LEAST_HISTORY
+    assert (wait.rule, wait.by, wait.kept) == ("reservation", "predict", 4 + 2 if enough else 1)
+    assert (wait.seen, wait.least) == ((0, 0) if enough else (answers, LEAST_HISTORY))
+    why = (
+        "" if enough else f", which has no history yet, {answers} of 32 answers seen, and so judges as headroom does"
+    )
+    said = tell(request_view(world.story, world.story.record("asks"), world.clock.now_ns()))[1]
+    assert f" {wait.kept} to be left for growth (--admit predict{why}), 5 free " in said
 
 
 @pytest.mark.parametrize("admit", ["headroom", "reserve", "predict"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import count, pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,11 +12,15 @@ from hypothesis import strategies as st
 from fake_server import fake_serving
 from headway.artifacts.files import ModelFiles
 from headway.core.events import Admitted
-from headway.core.request import Stage
+from headway.core.request import Request, Stage
 from headway.core.verdict import Never
+from headway.engine.line import _RUN as RUN
+from headway.engine.line import CostedLine
+from headway.policy import fair
 from headway.policy.admit import LEAST_HISTORY
 from headway.policy.deadline import FADES, Fastest, LeastWork, soonest_ns, too_late
 from headway.policy.fair import MOST_IDLE, OUTPUT_WEIGHT, Counters
+from headway.policy.order import deadline
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
 from world import World
@@ -36,9 +43,9 @@ def test_what_was_fastest_fades_so_that_a_slower_machine_is_believed_in_time():
 
 def test_the_estimate_is_the_prompts_ahead_and_its_own_then_a_step_for_each_further_token():
     fastest = Fastest(step_ns=1_000, unit_ns=100)
-    assert soonest_ns(LeastWork(200, 9), [50, 30], fastest, 64) == 280 * 100 + 9 * 1_000
-    assert soonest_ns(LeastWork(200, 9), [], Fastest(step_ns=10_000), 64) == 4 * 10_000 + 9 * 10_000
-    assert soonest_ns(LeastWork(200, 9), [50], Fastest(), 64) == 0
+    assert soonest_ns(LeastWork(200, 9), 80, fastest, 64) == 280 * 100 + 9 * 1_000
+    assert soonest_ns(LeastWork(200, 9), 0, Fastest(step_ns=10_000), 64) == 4 * 10_000 + 9 * 10_000
+    assert soonest_ns(LeastWork(200, 9), 50, Fastest(), 64) == 0
 
 
 def test_what_cannot_be_in_time_is_never_with_the_estimate_and_what_its_deadline_leaves():
@@ -139,6 +146,38 @@ def test_a_deadline_that_cannot_be_met_is_a_422_with_the_estimate(smollm2: Model
         assert server.complete("Hello", max_tokens=8, deadline_ms=0).status_code == 400
 
 
+PLACES = st.tuples(
+    st.sampled_from(["add", "remove", "ask"]), st.integers(0, 40), st.integers(0, 50), st.integers(0, 99)
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PLACES, max_size=60), st.integers(1, 9), st.integers(0, 150))
+def test_what_waits_ahead_of_a_place_costs_the_sum_of_all_who_do(moves, times, before):
+    """Whatever came and went, with as many as fill several runs."""
+    line, arrivals = CostedLine(deadline), count(1)
+
+    def newcomer(due: int, cost: int) -> Request:
+        arrival = next(arrivals)
+        return Request(f"r{arrival}", "m", 0, arrival, positions=1, seats=1, deadline_at=due or None, cost=cost)
+
+    there: list[Request] = []
+    for i in range(before):
+        there.append(newcomer(i * 7 % 41, i))
+        line.add(there[-1])
+    for move, due, cost, which in moves * times:
+        if move == "add":
+            there.append(newcomer(due, cost))
+            line.add(there[-1])
+        elif move == "remove" and there:
+            line.remove(there.pop(which % len(there)))
+        place = deadline(newcomer(due, cost))
+        assert line.cost_before(place) == sum(other.cost for other in there if deadline(other) < place)
+    assert list(line.upcoming()) == sorted(there, key=deadline)
+    runs = [len(run) for run in line._runs]
+    assert all(left + right > RUN for left, right in pairwise(runs)) and max(runs, default=0) <= 2 * RUN
+
+
 # -- fair shares ----------------------------------------------------------------------------------------------
 
 
@@ -157,6 +196,61 @@ def test_who_was_idle_starts_level_with_the_busy_caller_that_had_least():
     for caller in ("a", "b", "c"):
         counters.leave(caller)
     assert counters["a"] == counters["c"] == 0
+
+
+class Plainly:
+    """The counters as they are defined, each found by looking at all."""
+
+    def __init__(self) -> None:
+        self.served: dict[str, int] = {}
+        self.live = Counter[str]()
+
+    def come(self, caller: str) -> None:
+        if not self.live[caller]:
+            least = min((self.served[other] for other in +self.live), default=0)
+            self.served[caller] = max(self.served.pop(caller, 0), least)
+        self.live[caller] += 1
+
+    def leave(self, caller: str, most_idle: int) -> None:
+        self.live[caller] -= 1
+        if not +self.live:
+            self.served.clear()
+        elif len(self.served) > len(+self.live) + most_idle:
+            del self.served[next(other for other in self.served if not self.live[other])]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["come", "come", "leave", "charge"]), st.integers(0, 7), st.integers(0, 9))),
+    st.integers(1, 4),
+)
+def test_counters_kept_in_heaps_are_those_that_are_found_by_looking_at_all(moves, times):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fair, "MOST_IDLE", 2)
+        patch.setattr(fair, "_LEFT_BEHIND", 1)
+        counters, plainly = Counters(), Plainly()
+        for move, who, tokens in moves * times:
+            caller = f"c{who}"
+            if move == "come":
+                counters.come(caller)
+                plainly.come(caller)
+            elif plainly.live[caller] and move == "leave":
+                counters.leave(caller)
+                plainly.leave(caller, fair.MOST_IDLE)
+            elif plainly.live[caller]:
+                counters.charge(caller, tokens)
+                plainly.served[caller] += tokens
+            assert counters._served == plainly.served
+
+
+def test_a_caller_that_comes_and_goes_leaves_nothing_behind_in_a_heap():
+    counters = Counters()
+    counters.come("stays")
+    for _ in range(1000):
+        counters.come("busy")
+        counters.charge("busy", 5)
+        counters.leave("busy")
+    assert max(len(counters._least._heap), len(counters._idle._heap)) <= 2 + fair._LEFT_BEHIND + 2
 
 
 def test_callers_that_come_once_are_not_remembered_for_ever():

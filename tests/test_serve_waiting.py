@@ -66,7 +66,7 @@ def test_a_wait_for_space_tells_need_have_short_and_who_holds_the_rest(server: S
         "need": -(-141 // BLOCK_TOKENS), "have": BLOCKS - held, "short": 9 - (BLOCKS - held),
         "free": BLOCKS - held, "reusable": 0,
         "holders": [{"id": "holder", "blocks": held, "shared": 0}], "others": 0, "ahead": 0, "since_step": since_step,
-        "kept": 0, "by": "", "price_ms": 0,
+        "kept": 0, "by": "", "price_ms": 0, "seen": 0, "least": 0,
     }  # fmt: skip
     assert records["wide"]["stage"] == "waiting" and 0 < since_step <= server.get("/health")["step"]
     space = [row for row in records["wide"]["intervals"] if row.get("on") == "space"]

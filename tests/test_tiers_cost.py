@@ -3,13 +3,11 @@ Work is counted in instructions of the interpreter, which are the same on every 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
 
+from counted import instructions
 from fake_tiers import FakeDisk, fake_tiers
 from headway.compute.fake import FakeExecutor
 from headway.core.request import TextRequest
@@ -17,25 +15,6 @@ from headway.memory.tiers import Tiers
 from world import World
 
 PREFIX = [3 * i % 97 for i in range(48)]
-
-
-def instructions(work: Callable[[], Any]) -> int:
-    """How many the interpreter does for it."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def step(world: World) -> int:
@@ -67,11 +46,11 @@ def forget(world: World) -> None:
         world.tiers.gone(block)
 
 
-def crowd(waiting: int, *, blocks: int, slots: int, admit: str = "headroom") -> World:
+def crowd(waiting: int, *, blocks: int, slots: int, admit: str, policy: str) -> World:
     """Four run, four await blocks from a disk that takes for ever, and `waiting` more would await the same."""
     world = World(
         blocks=blocks, block_tokens=4, seats=4, step_tokens=64, host_slots=8, disk_slots=slots, staging=True,
-        admit=admit,
+        admit=admit, policy=policy,
     )  # fmt: skip
     world.engine.emit = lambda event: None  # the story is the front's
     add(world, "first", PREFIX, max_tokens=1)
@@ -85,16 +64,22 @@ def crowd(waiting: int, *, blocks: int, slots: int, admit: str = "headroom") -> 
         add(world, f"runs {number}", [number] * 5, max_tokens=500)
     world.engine.step()
     for number in range(waiting):
-        add(world, f"waits {number}", [*PREFIX, number % 90], max_tokens=1)
+        add(
+            world, f"waits {number}", [*PREFIX, number % 90], max_tokens=1, priority=number % 3,
+            deadline_ms=1e9 + number * 7 % 100, caller=f"c{number}",
+        )  # fmt: skip
     queues = world.model.queues
     assert (len(queues.running), len(queues.reloading), len(queues.waiting)) == (4, 4, waiting)
     return world
 
 
-@pytest.mark.parametrize("admit", ["headroom", "reserve"])
-def test_a_step_costs_no_more_with_a_million_blocks_a_million_slots_and_ten_thousand_who_wait(admit):
-    few = crowd(50, blocks=800, slots=50, admit=admit)
-    many = crowd(10_000, blocks=1_000_000, slots=1_000_000, admit=admit)
+@pytest.mark.parametrize(
+    ("admit", "policy"),
+    [("optimistic", "fair"), ("headroom", "fcfs"), ("reserve", "priority"), ("predict", "deadline")],
+)
+def test_a_step_costs_no_more_with_a_million_blocks_a_million_slots_and_ten_thousand_who_wait(admit, policy):
+    few = crowd(50, blocks=800, slots=50, admit=admit, policy=policy)
+    many = crowd(10_000, blocks=1_000_000, slots=1_000_000, admit=admit, policy=policy)
     few_costs, many_costs = [step(few) for _ in range(12)], [step(many) for _ in range(12)]
     assert sum(many_costs) <= 1.02 * sum(few_costs), "binary search is all that may grow"
     assert sum(few_costs) > 12 * 1000, "instructions are counted"

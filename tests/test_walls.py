@@ -57,7 +57,20 @@ MAY_IMPORT: dict[str, frozenset[str] | None] = {
 #: These ask torch for the numbers that a panel or a result shows; they run nothing with it.
 ASK_TORCH = frozenset({"replica/process.py", "bench/machine.py"})
 #: All that a pure decision needs of the standard library: no clock, no I/O, no logging, no chance.
-PURE = frozenset({"__future__", "bisect", "collections", "dataclasses", "enum", "functools", "math", "typing"})
+PURE = frozenset(
+    {
+        "__future__",
+        "bisect",
+        "heapq",
+        "itertools",
+        "collections",
+        "dataclasses",
+        "enum",
+        "functools",
+        "math",
+        "typing",
+    }
+)
 #: By which methods a request or a part of its progress changes, and the folder that may.
 CHANGES = {"engine": {"move"}, "patterns": {"advance", "inherit", "lose", "give_back"}}
 FIELDS = {

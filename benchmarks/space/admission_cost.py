@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.space.admissions import ADMISSIONS
 from benchmarks.space.traces import Idle
@@ -33,6 +34,8 @@ BLOCK, FREE, MOST = 256, 4, 2048
 SEQUENCES, WAITING = (32, 256), (0, 10_000)
 #: Rounds, and steps of each engine in one: together fewer than the positions that are left in a block.
 ROUNDS, STEPS = 20, 10
+#: Of all blocks that are free, and of one more.
+_PROMPTS = [(1 << 20,) * (asks * BLOCK - BLOCK // 2) for asks in (FREE, FREE + 1)]
 
 
 @dataclass
@@ -44,10 +47,11 @@ class Row:
     step_us: dict[str, float]
 
 
-def engine(admit: str, sequences: int, waiting: int) -> Engine:
-    """One where `sequences` decode, and `waiting` requests wait for blocks, or for what `admit` keeps."""
+def engine(admit: str, sequences: int, waiting: int, policy: str = "fcfs") -> Engine:
+    """One where `sequences` decode, and `waiting` requests of as many callers wait for blocks, or for what `admit`
+    keeps."""
     clock = ModelledClock()
-    options = EngineOptions(seats=sequences + 1, step_tokens=sequences + 64, admit="optimistic")
+    options = EngineOptions(seats=sequences + 1, step_tokens=sequences + 64, admit="optimistic", policy=policy)
     memory = StateMemory(BlockPool(sequences + FREE, BLOCK), prefix_cache=True)
     model = text_model(Idle(clock, 1), memory, options)
     made = Engine([model], clock)
@@ -58,15 +62,20 @@ def engine(admit: str, sequences: int, waiting: int) -> Engine:
     model.options = replace(options, admit=admit)
     for place in range(256):
         model.answers.add(10 + 7 * place)
-    asks = FREE + 1 if admit == "optimistic" else FREE
-    prompt = (1 << 20,) * (asks * BLOCK - BLOCK // 2)
     for number in range(waiting):
-        made.add(_request(f"w{number}", prompt, BLOCK // 4))
+        made.add(newcomer(admit, number))
     return made
 
 
-def _request(id: str, prompt: tuple[int, ...], tokens: int) -> TextRequest:
-    return TextRequest(id=id, prompt=prompt, max_tokens=tokens, ignore_eos=True)
+def newcomer(admit: str, number: int) -> TextRequest:
+    """One who must wait: it asks for all blocks that are free, and under `optimistic` for one more."""
+    prompt = _PROMPTS[admit == "optimistic"]
+    due = 1e9 + number * 7 % 100
+    return _request(f"w{number}", prompt, BLOCK // 4, priority=number % 3, deadline_ms=due, caller=f"c{number}")
+
+
+def _request(id: str, prompt: tuple[int, ...], tokens: int, **fields: Any) -> TextRequest:
+    return TextRequest(id=id, prompt=prompt, max_tokens=tokens, ignore_eos=True, **fields)
 
 
 def measure(

@@ -85,7 +85,8 @@ class Wait(msgspec.Struct, frozen=True, gc=False, tag="wait", tag_field="kind"):
     `need`, `have` and `short` count `unit`s. `have` = `free` + `reusable` less the reusable blocks that the
     request itself matched (they cannot be counted twice). `others` = holders beyond the five that are named. Where
     the rule is `reservation`, what it needs now is there, and `kept` of its need are to be left for growth: `by` is
-    the admission that says so (`--admit`), or "recovery" while a recovery loop has admission cut. Where it is
+    the admission that says so (`--admit`), or "recovery" while a recovery loop has admission cut; a prediction
+    without enough history is `headroom`, and then `seen` of the `least` answers that it needs have ended. Where it is
     `budget`, `by` is the option that cut the step's budget, if one did (`--gap-ms 150`). Where it is `deadline`, `by`
     is the request that would be late if this one moved: that costs it `need` ms, and it can spare `have`; the
     pause makes this one `price_ms` later.
@@ -104,6 +105,8 @@ class Wait(msgspec.Struct, frozen=True, gc=False, tag="wait", tag_field="kind"):
     kept: int = 0
     by: str = ""
     price_ms: int = 0
+    seen: int = 0
+    least: int = 0
 
 
 class Never(msgspec.Struct, frozen=True, gc=False, tag="never", tag_field="kind", omit_defaults=True):

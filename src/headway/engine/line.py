@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from headway.core.request import Request
 from headway.policy.fair import Counters
 from headway.policy.order import Order, deadline, fcfs
+
+#: Requests in a run of a `CostedLine`; at most twice as many.
+_RUN = 32
 
 
 class Line(Protocol):
@@ -56,6 +59,69 @@ class SortedLine:
 
     def block(self, head: Request) -> None:
         """It is the first until one comes that goes before it."""
+
+
+class CostedLine(SortedLine):
+    """One that can say what those ahead of a place cost, together. A request's cost does not change while it waits.
+
+    They are kept in runs as well, neighbours of one run together, with what each run costs: so an answer adds up the
+    sums of the runs before, and the costs within one. Any two neighbouring runs have more than `_RUN` requests.
+    """
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order)
+        self._runs: list[list[Request]] = []
+        self._sums: list[int] = []
+
+    def cost_before(self, place: tuple[int, ...]) -> int:
+        """Of those whose place is before this one."""
+        at = self._find(place)
+        if at == len(self._runs):
+            return sum(self._sums)
+        run = self._runs[at]
+        return sum(self._sums[:at]) + _cost(run[: bisect_left(run, place, key=self._order)])
+
+    def add(self, request: Request) -> None:
+        super().add(request)
+        if not self._runs:
+            self._lay(0, 0, [request])
+            return
+        at = min(self._find(self._order(request)), len(self._runs) - 1)
+        run = self._runs[at]
+        insort(run, request, key=self._order)
+        self._sums[at] += request.cost
+        if len(run) > 2 * _RUN:
+            self._lay(at, at + 1, run[:_RUN], run[_RUN:])
+
+    def remove(self, request: Request) -> None:
+        super().remove(request)
+        place = self._order(request)
+        at = self._find(place)
+        run = self._runs[at]
+        del run[bisect_left(run, place, key=self._order)]
+        self._sums[at] -= request.cost
+        if not run:
+            self._lay(at, at + 1)
+        for left in (at, at - 1):
+            together = [each for run in self._runs[max(0, left) : left + 2] for each in run]
+            if 0 <= left < len(self._runs) - 1 and len(together) <= _RUN:
+                self._lay(left, left + 2, together)
+
+    def _find(self, place: tuple[int, ...]) -> int:
+        """The first run that does not end before a place."""
+        return bisect_left(self._runs, place, key=self._last)
+
+    def _last(self, run: list[Request]) -> tuple[int, ...]:
+        return self._order(run[-1])
+
+    def _lay(self, start: int, stop: int, *runs: list[Request]) -> None:
+        """These runs in place of others."""
+        self._runs[start:stop] = runs
+        self._sums[start:stop] = map(_cost, runs)
+
+
+def _cost(requests: Iterable[Request]) -> int:
+    return sum(request.cost for request in requests)
 
 
 class FairLine:

@@ -19,7 +19,7 @@ from headway.core.verdict import Go, Holder, Wait
 from headway.engine.pattern import NO_EXTRA, Entry, Extra, Quote, Work
 from headway.engine.served import ServedModel
 from headway.policy import admit, preempt
-from headway.policy.admit import Kept, Outlook
+from headway.policy.admit import Admission, Kept
 from headway.policy.budget import beside, granted
 from headway.policy.waiting import Room, judge, look_further, no_budget
 
@@ -51,7 +51,7 @@ class Planner:
         self._moving: set[int] = set()
         self._behind: list[Request] = []
         self._holders: tuple[tuple[Holder, ...], int] | None = None
-        self._outlooks: list[Outlook] | None = None
+        self._admission: Admission | None = None
         self._pattern.open(step, at)
         self._promises = model.promises
         if self._promises is not None:
@@ -304,7 +304,7 @@ class Planner:
         self._queues.admit(request, quote.ask.cost)
         if not request.preemptions:
             self._model.recovery.admitted(request.positions)
-        self._holders = self._outlooks = None
+        self._holders = self._admission = None
         self._emit(admitted)
         first, *others = self._pattern.works(request)
         self.left = max(0, self.left - grant)
@@ -321,24 +321,26 @@ class Planner:
         started = self._pattern.reload(request, quote, self._at, self._step)
         self._queues.reload(request, started.wait)
         self.waits[request.id] = started.wait
-        self._holders = self._outlooks = None
+        self._holders = self._admission = None
         self._emit(started)
 
     def _keep(self, request: Request, quote: Quote) -> Kept:
         """What must be left when `request` is admitted; those who run are looked at once for all who ask."""
-        cut = self._model.recovery.cut
-        rule = "reserve" if cut else self._model.options.admit
+        rule = admit.CUT if self._model.recovery.cut else self._model.options.admit
         asks = [] if rule == "optimistic" else self._pattern.outlook(request, quote)
         if not asks:
             return admit.NOTHING_KEPT
+        if self._admission is None:
+            self._admission = self._judge_by(rule)
+        return self._admission(asks)
+
+    def _judge_by(self, rule: str) -> Admission:
+        """What `rule` says while those run who run now."""
         if rule == "headroom":
             return admit.headroom(self._queues.seats_used + sum(other.seats for other in self._queues.holding))
-        if self._outlooks is None:
-            holders = [*self._queues.running, *self._queues.holding]
-            self._outlooks = [each for other in holders for each in self._pattern.outlook(other)]
-        if rule == "reserve":
-            return admit.reserve(self._outlooks, asks, by=admit.CUT if cut else "reserve")
-        return admit.predict(self._outlooks, asks, self._model.answers)
+        holders = [*self._queues.running, *self._queues.holding]
+        outlooks = [each for other in holders for each in self._pattern.outlook(other)]
+        return admit.predict(outlooks, self._model.answers) if rule == "predict" else admit.reserve(outlooks, by=rule)
 
     @property
     def _room(self) -> Room:

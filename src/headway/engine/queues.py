@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from headway.core.errors import DuplicateRequest, UnknownRequest
 from headway.core.request import AnyEmission, Request, Stage
 from headway.core.verdict import Input, Wait
-from headway.engine.line import FairLine, Line, SortedLine
+from headway.engine.line import CostedLine, FairLine, Line, SortedLine
 from headway.policy.fair import OUTPUT_WEIGHT, Counters
 from headway.policy.order import Order
 
@@ -24,12 +24,13 @@ class Queues:
     """The live requests of one model. An id may come back while its cancelled namesake still runs its last step, so
     inside requests are known by their arrival."""
 
-    def __init__(self, order: Order, *, fair: bool = False) -> None:
+    def __init__(self, order: Order, *, fair: bool = False, costed: bool = False) -> None:
         """`order` is that of who runs: the last in it is preempted first. It is that of who waits too, unless the
-        shares are to be `fair` among callers."""
+        shares are to be `fair` among callers. Where it is `costed`, what waits ahead of a newcomer can be asked."""
         self.order = order
         self._counters = Counters() if fair else None
-        self.waiting: Line = SortedLine(order) if self._counters is None else FairLine(self._counters)
+        line = CostedLine if costed else SortedLine
+        self.waiting: Line = line(order) if self._counters is None else FairLine(self._counters)
         self.running: list[Request] = []
         self.awaiting: dict[int, Request] = {}
         self.reloading: list[Request] = []
@@ -64,6 +65,11 @@ class Queues:
         """Raises DuplicateRequest for an id that is alive."""
         if self.find(request_id) is not None:
             raise DuplicateRequest(request_id)
+
+    def cost_ahead(self, request: Request) -> int:
+        """What those who wait ahead of a newcomer cost, all together."""
+        assert isinstance(self.waiting, CostedLine)
+        return self.waiting.cost_before(self.order(request))
 
     # -- moves -----------------------------------------------------------------------------------------------
 

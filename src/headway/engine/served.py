@@ -93,7 +93,11 @@ class ServedModel:
         if size is not None:
             order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
         promises = pattern.foreseen and self.options.promises
-        self.queues = Queues(promised_first(order) if promises else order, fair=self.options.policy == "fair")
+        self.queues = Queues(
+            promised_first(order) if promises else order,
+            fair=self.options.policy == "fair",
+            costed=self.options.policy == "deadline" and not promises,
+        )
         self.promises = Promises(pattern, self.queues, self.options.seats, self.durations) if promises else None
         self.fastest = Fastest()
 
@@ -128,8 +132,7 @@ class ServedModel:
         request.cost = work.cost
         if new.deadline_ms is None:
             return None
-        place = self.queues.order(request)
-        ahead = (other.cost for other in self.queues.waiting.upcoming() if self.queues.order(other) < place)
+        ahead = self.queues.cost_ahead(request)
         spent_ns = 0 if new.received_at is None else now - new.received_at
         soonest = soonest_ns(work, ahead, self.fastest, self.options.step_tokens)
         return too_late(spent_ns + soonest, new.deadline_ms)

@@ -22,7 +22,8 @@ def refuse_when_full(front: Front, model: FrontModel | None = None, requests: in
     if front.waiting + requests > limit:
         front.no_place(model, requests)
         more = f", {requests} more arrived" if requests > 1 else ""
-        raise _later(front, f"{front.waiting} requests are waiting{more}, and --max-waiting is {limit}")
+        text = f"{front.waiting} requests are waiting{more}, and --max-waiting is {limit}"
+        raise _later(text, front.retry_after_s(requests=front.waiting + requests - limit))
 
 
 def claim_place(
@@ -43,7 +44,7 @@ def claim_place(
     claim = front.quota.claim(sum(min(bound, context) for bound in bounds), requests)
     if isinstance(claim, Shortfall):
         front.no_place(model, requests)
-        raise _later(front, str(claim))
+        raise _later(str(claim), front.retry_after_s(positions=claim.need - claim.have))
     current.claim = claim
 
 
@@ -58,5 +59,5 @@ def settle_claim(front: Front, current: Exchange, lengths: Sequence[int], field:
     current.claim.correct(positions)
 
 
-def _later(front: Front, text: str) -> Refusal:
-    return Refusal(429, text, code="queue_full", headers={"retry-after": str(front.retry_after_s())})
+def _later(text: str, after_s: int) -> Refusal:
+    return Refusal(429, text, code="queue_full", headers={"retry-after": str(after_s)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count, takewhile
 from shlex import quote
@@ -17,6 +17,7 @@ from headway.core.clock import RealClock
 from headway.core.errors import DuplicateRequest, InvalidRequest, UnknownRequest
 from headway.core.request import AnyEmission, AnyRequest, EmbedRequest, Stage
 from headway.core.verdict import Never
+from headway.front.departures import Departures
 from headway.front.ids import plain_ids
 from headway.front.inbox import Arrivals, End, Inbox
 from headway.front.limits import ServeLimits
@@ -47,7 +48,6 @@ from headway.story.tell.alarms import alarm
 
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
-_RATE_OVER_S = 30.0
 #: The replica is told so often how many requests found no place.
 _TELL_AWAY_S = 1.0
 #: So many steps' tokens may lie in an inbox. A client that is further behind is a slow reader.
@@ -93,7 +93,7 @@ class Front:
         self.looks = Looks(lambda message: self.link.say(message))
         self._on_change, self._on_alarm = on_change, on_alarm
         self._inboxes: dict[str, Inbox] = {}
-        self._ends: deque[float] = deque(maxlen=1000)
+        self._departures = Departures()
         self._ids = {"r": count(1), "look": count(1)}
         self._moved_at = self._told_away_at = time.monotonic()
         self._untold: Counter[str] = Counter()  # turned away for want of a place since the replica was told, by model
@@ -233,11 +233,9 @@ class Front:
         """Requests that wait, those included whose prompt is still being tokenised."""
         return self.quota.coming + len(self.story.waiting)
 
-    def retry_after_s(self) -> int:
-        """Seconds until a place in the queue is likely free: one request's share of the recent rate of ends."""
-        now = time.monotonic()
-        recent = sum(now - at < _RATE_OVER_S for at in self._ends)
-        return max(1, round(_RATE_OVER_S / recent)) if recent else 5
+    def retry_after_s(self, *, requests: int = 0, positions: int = 0) -> int:
+        """Seconds until so many more requests, or positions, will likely have left the queue."""
+        return self._departures.wait_s(self.clock.now_ns() / 1e9, requests=requests, positions=positions)
 
     def stuck_s(self) -> float:
         """How long work has been present without anything moving; 0 when there is none."""
@@ -308,8 +306,16 @@ class Front:
             inbox = self._inboxes.get(event.id)
             if inbox:
                 inbox.settled.set()
-        if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)) and inbox.claim:
+        if isinstance(event, ev.Admitted) and (inbox := self._inboxes.get(event.id)):
+            self._free_place(inbox)
+
+    def _free_place(self, inbox: Inbox, *, refused: bool = False) -> None:
+        """A request is no longer among those that wait to be admitted at first. One that was `refused` never was."""
+        if inbox.claim is not None:
+            if not refused:
+                self._departures.leave(self.clock.now_ns() / 1e9, inbox.claim.positions)
             inbox.claim.release()
+            inbox.claim = None
 
     def _pass_on(self, emission: AnyEmission) -> None:
         if inbox := self._inboxes.get(emission.id):
@@ -345,11 +351,9 @@ class Front:
             self.leave(request_id)  # nobody asked for it, so it must not stay
         else:
             record = self.story.record(request_id)
-            self._ends.append(time.monotonic())
             if inbox.timer is not None:
                 inbox.timer.cancel()
-            if inbox.claim is not None:
-                inbox.claim.release()
+            self._free_place(inbox, refused=record.stage is Stage.REFUSED)
             end = End(request_id, record.stage, record.message or "")
             if not inbox.settled.is_set():
                 inbox.refused = end

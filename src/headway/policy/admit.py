@@ -16,10 +16,12 @@ cut (`policy/recovery.py`), it is `reserve`, whatever it was.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
 
 #: Answers that are remembered, and those that must have ended before anything is predicted.
 REMEMBERED, LEAST_HISTORY = 256, 32
@@ -27,6 +29,8 @@ REMEMBERED, LEAST_HISTORY = 256, 32
 QUANTILE = 0.5
 #: Who says what is kept while a recovery loop has admission cut.
 CUT = "recovery"
+#: Below all that a sequence can come to.
+_LOWEST = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,20 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Space that must be left when a request is admitted. `by` says who says so: the value of `--admit`, or `CUT`."""
+    """Space that must be left when a request is admitted. `by` says who says so: the value of `--admit`, or `CUT`.
+    Where a prediction has too little history, and so is `headroom`, `seen` answers of the `least` that it needs have
+    ended; else both are 0."""
 
     space: int
     by: str
+    seen: int = 0
+    least: int = 0
 
 
 NOTHING_KEPT = Kept(0, "optimistic")
+
+#: Says what is kept for a newcomer with such parts; made once for all who ask in a step.
+Admission: TypeAlias = Callable[[Sequence[Outlook]], Kept]
 
 
 class AnswerLengths:
@@ -80,7 +91,12 @@ class AnswerLengths:
     @property
     def enough(self) -> bool:
         """Whether anything can be said of the next ones."""
-        return len(self._latest) >= LEAST_HISTORY
+        return self.seen >= LEAST_HISTORY
+
+    @property
+    def seen(self) -> int:
+        """Answers that are remembered."""
+        return len(self._latest)
 
     def likely(self, emitted: int, most: int) -> int:
         """How long an answer is likely to be that has `emitted` tokens and may have `most`: the `QUANTILE` of the
@@ -90,36 +106,97 @@ class AnswerLengths:
         return min(most, self._sorted[longer + int((left - 1) * QUANTILE)]) if left else most
 
 
-def headroom(running: int) -> Kept:
+def headroom(running: int) -> Admission:
     """For `running` sequences."""
-    return Kept(running, "headroom")
+    kept = Kept(running, "headroom")
+    return lambda asks: kept
 
 
-def reserve(running: Iterable[Outlook], asks: Iterable[Outlook], by: str = "reserve") -> Kept:
+def reserve(running: Iterable[Outlook], by: str = "reserve") -> Admission:
     """For all that may come."""
-    return Kept(sum(each.growth for each in running) + sum(each.growth for each in asks), by)
+    growth = sum(each.growth for each in running)
+    return lambda asks: Kept(growth + sum(each.growth for each in asks), by)
 
 
-def predict(running: Sequence[Outlook], asks: Sequence[Outlook], lengths: AnswerLengths) -> Kept:
-    """For the fullest moment to come, which is just before one of them ends.
+def predict(running: Sequence[Outlook], lengths: AnswerLengths) -> Admission:
+    """For the fullest moment to come; while too few answers have ended to tell, as `headroom`. All have one unit."""
+    if not lengths.enough:
+        kept = Kept(len(running), "predict", seen=lengths.seen, least=LEAST_HISTORY)
+        return lambda asks: kept
+    return Forecast(running, lengths)
+
+
+class Forecast:
+    """The fullest moment to come, which is just before one of them ends.
 
     Those that end later have grown by then, each by a unit of space for every `unit` tokens and by one more for what
-    is begun; those that ended before gave back theirs. The longest to go come first, so that one pass finds it.
+    is begun; those that ended before gave back theirs. The longest to go come first. Counted in `1 / unit` of space,
+    so that all numbers are whole, the one that is k-th from the front, with t tokens to go, ends at
+
+        level[k + 1] + (k + 1) * t    with    level[k + 1] = level[k] + (1 + frees) * unit - slack
+
+    and each newcomer before it adds t, and what its own level rises by. So a newcomer needs only the highest of those
+    before it and of those behind it, which are noted. Newcomers of one request are beside each other, unless it was
+    preempted with answers of several lengths: then those who run between them are gone through.
     """
-    if not lengths.enough:
-        return headroom(len(running))
-    together = [*running, *asks]
-    left = sorted(((lengths.likely(each.emitted, each.most) - each.emitted, each) for each in together), key=_first)
-    ended = sum(each.frees for each in together)
-    grown = peak = 0.0
-    per_token = 0.0
-    for tokens, each in reversed(left):
-        ended -= each.frees
-        per_token += 1 / each.unit
-        grown += 1 - each.slack / each.unit
-        peak = max(peak, grown + per_token * tokens - ended)
-    most = reserve(running, asks).space
-    return Kept(min(most, int(peak)), "predict")
+
+    def __init__(self, running: Sequence[Outlook], lengths: AnswerLengths) -> None:
+        self._lengths = lengths
+        self._growth = sum(each.growth for each in running)
+        order = self._longest_first(running)
+        self._to_go = [tokens for tokens, _ in order]
+        self._ends = [-tokens for tokens in self._to_go]  # ascending, to be searched
+        unit = running[0].unit if running else 0
+        self._levels = list(accumulate((_rise(each) for _, each in order), initial=-unit * _frees(running)))
+        ending = (self._ending(place, 0) for place in range(len(order)))
+        self._before = list(accumulate(ending, max, initial=_LOWEST))
+        self._behind: dict[int, list[int]] = {}
+
+    def __call__(self, asks: Sequence[Outlook]) -> Kept:
+        """For a newcomer of at least one part."""
+        unit, passed = asks[0].unit, 0
+        risen = -unit * _frees(asks)
+        place, peak = 0, 0
+        for tokens, each in self._longest_first(asks):
+            at = bisect_left(self._ends, -tokens)  # before those of the same length
+            peak = max(peak, self._highest(passed, place, at) + risen)
+            place, passed, risen = at, passed + 1, risen + _rise(each)
+            peak = max(peak, self._levels[at] + (at + passed) * tokens + risen)
+        peak = max(peak, self._highest(passed, place, len(self._ends)) + risen)
+        most = self._growth + sum(each.growth for each in asks)
+        return Kept(min(most, peak // unit), "predict")
+
+    def _longest_first(self, sequences: Iterable[Outlook]) -> list[tuple[int, Outlook]]:
+        """With how many tokens each is likely to go on for; of two alike the later one first."""
+        likely = self._lengths.likely
+        left = [(likely(each.emitted, each.most) - each.emitted, each) for each in sequences]
+        left.sort(key=_first)
+        left.reverse()
+        return left
+
+    def _highest(self, newcomers: int, start: int, stop: int) -> int:
+        """The most that any of those in `start:stop` comes to behind so many newcomers, less what these rise by."""
+        if start == stop:
+            return _LOWEST
+        if not newcomers and not start:
+            return self._before[stop]
+        if stop < len(self._ends):
+            return max(self._ending(place, newcomers) for place in range(start, stop))
+        if newcomers not in self._behind:
+            ending = (self._ending(place, newcomers) for place in range(stop - 1, -1, -1))
+            self._behind[newcomers] = list(accumulate(ending, max))
+        return self._behind[newcomers][stop - 1 - start]
+
+    def _ending(self, place: int, newcomers: int) -> int:
+        return self._levels[place + 1] + (place + 1 + newcomers) * self._to_go[place]
+
+
+def _rise(each: Outlook) -> int:
+    return (1 + each.frees) * each.unit - each.slack
+
+
+def _frees(sequences: Iterable[Outlook]) -> int:
+    return sum(each.frees for each in sequences)
 
 
 def _first(pair: tuple[int, Outlook]) -> int:

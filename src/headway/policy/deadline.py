@@ -6,7 +6,6 @@ but those whose deadlines are earlier and who wait. So what is refused was lost;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headway.core.verdict import Never
@@ -41,9 +40,9 @@ class LeastWork:
     steps: int
 
 
-def soonest_ns(work: LeastWork, ahead: Iterable[int], fastest: Fastest, budget: int) -> float:
-    """How long `work` takes at least behind those of cost `ahead`, in steps of `budget`."""
-    cost = work.cost + sum(ahead)
+def soonest_ns(work: LeastWork, ahead: int, fastest: Fastest, budget: int) -> float:
+    """How long `work` takes at least behind others that cost `ahead` together, in steps of `budget`."""
+    cost = work.cost + ahead
     return max(-(-cost // budget) * fastest.step_ns, cost * fastest.unit_ns) + work.steps * fastest.step_ns
 
 

@@ -112,6 +112,8 @@ def judge(ask: Ask, room: Room, holders: Holders, keep: Keep = keep_nothing) -> 
             others=others,
             kept=kept.space,
             by=kept.by,
+            seen=kept.seen,
+            least=kept.least,
         )
     spends = granted(ask.cost, room.budget, whole=ask.whole, untouched=room.untouched)
     return Go(positions=spends) if spends else no_budget(ask.cost if ask.whole else 1, room)

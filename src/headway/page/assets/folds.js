@@ -6,7 +6,7 @@ const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "upd
 const MOST_PREEMPTIONS = 8;
 const BEHIND = {
   kind: "wait", on: "turn", rule: "order", unit: "requests", need: 0, have: 0, short: 0, free: 0, reusable: 0,
-  holders: [], others: 0, kept: 0, by: "", price_ms: 0,
+  holders: [], others: 0, kept: 0, by: "", price_ms: 0, seen: 0, least: 0,
 };
 
 export const FOLDS = {

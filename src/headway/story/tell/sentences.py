@@ -92,7 +92,7 @@ def shortage(wait: Wait) -> str:
         case "blocks" | "reservation":
             own = wait.free + wait.reusable - wait.have
             known = f", {own} of them its own prefix" if own else ""
-            more = f", and {wait.kept} to be left for growth ({_admission(wait.by)})" if wait.kept else ""
+            more = f", and {wait.kept} to be left for growth ({_admission(wait)})" if wait.kept else ""
             text = (
                 f"needs {count(need - wait.kept, 'block')}{more}, {wait.free} free and {wait.reusable} "
                 f"reusable{known}, {short} short."
@@ -124,9 +124,14 @@ def shortage(wait: Wait) -> str:
     assert_never(wait.rule)
 
 
-def _admission(by: str) -> str:
+def _admission(wait: Wait) -> str:
     """Which option says how much is to be left."""
-    return "admission is cut by --recovery auto" if by == "recovery" else f"--admit {by}"
+    if wait.by == "recovery":
+        return "admission is cut by --recovery auto"
+    if wait.least:
+        seen = f"{wait.seen} of {count(wait.least, 'answer')} seen"
+        return f"--admit {wait.by}, which has no history yet, {seen}, and so judges as headroom does"
+    return f"--admit {wait.by}"
 
 
 def _standing(view: RequestView) -> StandingWait | None:
