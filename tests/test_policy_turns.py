@@ -235,9 +235,9 @@ def test_ten_thousand_waiting_requests_cost_a_step_nothing(monkeypatch):
     world = World(blocks=20, block_tokens=4, seats=8, max_bypass=32)
     quote = world.model.pattern.memory.quote
 
-    def quoted(sequences):
+    def quoted(sequences, **more):
         count["quote"] += 1
-        return quote(sequences)
+        return quote(sequences, **more)
 
     monkeypatch.setattr(world.model.pattern.memory, "quote", quoted)
     world.add("runs", 20, max_tokens=30)

@@ -380,24 +380,27 @@ class Finished(Event, frozen=True, tag="finished", kw_only=True):
 class Cancelled(Event, frozen=True, tag="cancelled", kw_only=True):
     """Someone ended it: `client` (it left), `request` (DELETE), `drain`, `time` (it took too long), `slow reader`
     (its client stopped reading), `grammar` (its answer could not be continued within the grammar) or `caller` (a
-    library user). `reusable` as in `Preempted`; none where a step that runs names its blocks."""
+    library user). `reusable` as in `Preempted`; none where a step that runs names its blocks: then they go with its
+    commit (`until_commit`)."""
 
     id: str
     by: str
     levels: Levels
     reusable: tuple[int, ...] = ()
+    until_commit: bool = False
 
 
 class Failed(Event, frozen=True, tag="failed", kw_only=True):
     """A step that it was part of failed, or the replica ended (`reason` is error), or its grammar could not be
     compiled (`grammar`), or what the model computed for it is not finite (`not_finite`). Where it does not follow a
-    step's `Committed` it has the levels, and `reusable` as in `Cancelled`."""
+    step's `Committed` it has the levels, `reusable` and `until_commit`, as in `Cancelled`."""
 
     id: str
     message: str
     reason: str = "error"
     levels: Levels | None = None
     reusable: tuple[int, ...] = ()
+    until_commit: bool = False
 
 
 class Delivered(Event, frozen=True, tag="delivered", kw_only=True):

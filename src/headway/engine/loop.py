@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headway.core.clock import Clock
 from headway.core.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
@@ -165,16 +166,14 @@ class Engine:
     def fail(self, request_id: str, message: str, reason: str = GRAMMAR) -> None:
         """What a live request awaits cannot be had, or its grammar leads nowhere: that is its end, and nobody else's.
         Space and errors are as for `cancel`."""
-        model = self._end(request_id, Stage.FAILED)
-        at, levels, reusable = self.clock.now_ns(), model.levels(), model.newly_reusable()
-        self.emit(Failed(at=at, id=request_id, message=message, reason=reason, levels=levels, reusable=reusable))
+        given = self._end(request_id, Stage.FAILED)
+        self.emit(Failed(at=self.clock.now_ns(), id=request_id, message=message, reason=reason, **given))
 
     def cancel(self, request_id: str, by: str = "caller") -> None:
         """End a live request now. Its space is free at once, or, if the running step names it, when that step
         commits. Raises UnknownRequest when no live request has the id."""
-        model = self._end(request_id, Stage.CANCELLED)
-        at, levels, reusable = self.clock.now_ns(), model.levels(), model.newly_reusable()
-        self.emit(Cancelled(at=at, id=request_id, by=by, levels=levels, reusable=reusable))
+        given = self._end(request_id, Stage.CANCELLED)
+        self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by, **given))
 
     # -- the step --------------------------------------------------------------------------------------------
 
@@ -392,14 +391,16 @@ class Engine:
                 return request, model
         raise UnknownRequest(request_id)
 
-    def _end(self, request_id: str, stage: Stage) -> ServedModel:
-        """Take a live request out of where it is. Its space goes now, or with the running step that names it."""
+    def _end(self, request_id: str, stage: Stage) -> dict[str, Any]:
+        """Take a live request out of where it is. Its space goes now, or with the running step that names it. Gives
+        what the event of its end tells of the pool."""
         request, model = self._live(request_id)
         model.queues.end(request, stage)
         model.repeats.forget(request_id)
         if not request.in_flight:
             self._release(model, request)
-        return model
+        reusable = model.newly_reusable()
+        return {"levels": model.levels(), "reusable": reusable, "until_commit": bool(request.in_flight)}
 
     def _fail_at_dead_ends(self, flight: _Flight) -> None:
         """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""

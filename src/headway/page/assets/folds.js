@@ -1,6 +1,6 @@
 // One fold per event, named as the event is: the methods of the reducer in story/reduce/reducer.py.
 import { ADOPTED } from "page/adopted.js";
-import { SequenceRecord } from "page/record.js";
+import { SequenceRecord, partOf, preemptionOf } from "page/record.js";
 
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const MOST_PREEMPTIONS = 8;
@@ -224,8 +224,7 @@ export const FOLDS = {
     const record = story.live.get(event.id);
     if (!record) return;
     record.reason = event.by;
-    story._keep(record.model, event.reusable);
-    story.model(record.model).level(event.levels);
+    giveBack(story, record, event);
     story._end(record, "cancelled", event.at);
   },
 
@@ -234,12 +233,8 @@ export const FOLDS = {
     if (!record) return;
     record.reason = event.reason;
     record.message = event.message;
-    if (event.levels) {
-      story._keep(record.model, event.reusable);
-      story.model(record.model).level(event.levels);
-    } else {
-      story._flying.delete(event.id); // its blocks are gone, also where no commit will follow
-    }
+    if (event.levels) giveBack(story, record, event);
+    else story._flying.delete(event.id); // its blocks are gone, also where no commit will follow
     story._end(record, "failed", event.at);
   },
 
@@ -283,16 +278,11 @@ function moveMembers(story, event) {
   }
 }
 
-// A preemption and its price; old logs tell positions alone.
-function preemptionOf({ step, by, price = 0 }) {
-  const { recompute, reload } = typeof price === "number" ? { recompute: price, reload: 0 } : price;
-  return { step, by, recompute, reload };
-}
-
-// Positions only where the model evaluates positions.
-function partOf(of, positions) {
-  const part = { done: 0, of, step: null };
-  return positions === undefined ? part : { ...part, positions };
+// What is given back at an end: now, or with the commit of the step that names its blocks.
+function giveBack(story, record, event) {
+  story._keep(record.model, event.reusable);
+  story.model(record.model).level(event.levels);
+  if (event.until_commit) story._flying.set(record.id, record);
 }
 
 function enter(story, record, sequence, counts) {

@@ -6,6 +6,18 @@ const NO_COUNTS = {
   reused: 0, regained: 0, prefilled: 0, decoded: 0, recomputed: 0, rejected: 0, lost: 0, accepted: 0,
 };
 
+// A preemption and its price; old logs tell positions alone.
+export function preemptionOf({ step, by, price = 0 }) {
+  const { recompute, reload } = typeof price === "number" ? { recompute: price, reload: 0 } : price;
+  return { step, by, recompute, reload };
+}
+
+// Positions only where the model evaluates positions.
+export function partOf(of, positions) {
+  const part = { done: 0, of, step: null };
+  return positions === undefined ? part : { ...part, positions };
+}
+
 export class SequenceRecord {
   constructor(index, prompt) {
     this.index = index;

@@ -368,6 +368,8 @@ class Story:
         if record := self.live.get(event.id):
             record.reason = event.by
             self._level(record.model, event.levels, event.reusable)
+            if event.until_commit:
+                self._in_flight[record.id] = record  # also where the step only copies to its blocks
             self._end(record, Stage.CANCELLED, event.at)
 
     def _failed(self, event: ev.Failed) -> None:
@@ -377,6 +379,8 @@ class Story:
                 self._in_flight.pop(event.id, None)  # its blocks are gone, also where no commit will follow
             else:
                 self._level(record.model, event.levels, event.reusable)
+            if event.until_commit:
+                self._in_flight[record.id] = record
             self._end(record, Stage.FAILED, event.at)
 
     def _delivered(self, event: ev.Delivered) -> None:
