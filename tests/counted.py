@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -9,8 +10,8 @@ from typing import Any
 
 
 def instructions(work: Callable[[], Any]) -> int:
-    """How many the interpreter does for it."""
-    count = 0
+    """How many the interpreter does for it, without what others' garbage does as it is collected."""
+    count, collects = 0, gc.isenabled()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count
@@ -19,9 +20,12 @@ def instructions(work: Callable[[], Any]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return count
