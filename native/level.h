@@ -10,30 +10,43 @@ inline Floats as_floats(const uint16_t *p) { return load(p); }
 
 /* -- products: ROWS rows, COLUMNS vectors at most; each element is one chain of sums, so that no size changes its bits */
 
-typedef void (*Score)(const float *queries, const float *keys, int dim, float *scores);
+/* What is multiplied: numbers as they are, or what a level with other products has. */
+struct FloatTerms {
+    typedef float Item;
+    typedef Floats Vector;
+    static Vector vector(const Item *p) { return load(p); }
+    static Vector spread(Item x) { return set1(x); }
+    static Floats add(Floats sum, Vector row, Vector column) { return fma(row, column, sum); }
+};
 
-/* scores[row][key] = sum over d of queries[row][d] * keys[d][key], d ascending. */
-template <int R, int C> void score(const float *queries, const float *keys, int dim, float *scores) {
+template <typename Terms>
+using Multiply = void (*)(const typename Terms::Item *rows, int row_stride, const typename Terms::Item *columns,
+                          int column_stride, int count, float *out, int out_stride);
+
+/* out[row][column] = sum over k < count of rows[row][k] * columns[k][column], k ascending. */
+template <typename Terms, int R, int C>
+void multiply(const typename Terms::Item *rows, int row_stride, const typename Terms::Item *columns, int column_stride,
+              int count, float *out, int out_stride) {
     Floats sums[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int c = 0; c < C; c++) sums[r][c] = set1(0.0f);
-    for (int d = 0; d < dim; d++) {
-        Floats key[C];
+    for (int k = 0; k < count; k++) {
+        typename Terms::Vector column[C];
 #pragma GCC unroll 8
-        for (int c = 0; c < C; c++) key[c] = load(keys + d * STRIP + c * WIDTH);
+        for (int c = 0; c < C; c++) column[c] = Terms::vector(columns + k * column_stride + c * WIDTH);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            Floats query = set1(queries[r * dim + d]);
+            const typename Terms::Vector row = Terms::spread(rows[r * row_stride + k]);
 #pragma GCC unroll 8
-            for (int c = 0; c < C; c++) sums[r][c] = fma(query, key[c], sums[r][c]);
+            for (int c = 0; c < C; c++) sums[r][c] = Terms::add(sums[r][c], row, column[c]);
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-        for (int c = 0; c < C; c++) store(scores + r * PARTITION + c * WIDTH, sums[r][c]);
+        for (int c = 0; c < C; c++) store(out + r * out_stride + c * WIDTH, sums[r][c]);
 }
 
 template <typename T> using Weigh = void (*)(const float *weights, const T *const *values, int count, float *out, int stride);
@@ -70,12 +83,12 @@ void weigh(const float *weights, const T *const *values, int count, float *out, 
 #define HEADWAY_ROWS(of) \
     { HEADWAY_COLUMNS(of, 1), HEADWAY_COLUMNS(of, 2), HEADWAY_COLUMNS(of, 3), \
       HEADWAY_COLUMNS(of, 4), HEADWAY_COLUMNS(of, 5), HEADWAY_COLUMNS(of, 6) }
-#define HEADWAY_SCORE(R, C) score<R, C>
+#define HEADWAY_MULTIPLY_FLOATS(R, C) multiply<FloatTerms, R, C>
 #define HEADWAY_WEIGH_FP32(R, C) weigh<float, R, C>
 #define HEADWAY_WEIGH_BF16(R, C) weigh<uint16_t, R, C>
 #define HEADWAY_WEIGH_INT8(R, C) weigh<int8_t, R, C>
 
-const Score score_table[ROWS][4] = HEADWAY_ROWS(HEADWAY_SCORE);
+const Multiply<FloatTerms> multiply_floats[ROWS][4] = HEADWAY_ROWS(HEADWAY_MULTIPLY_FLOATS);
 const Weigh<float> weigh_fp32[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_FP32);
 const Weigh<uint16_t> weigh_bf16[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_BF16);
 const Weigh<int8_t> weigh_int8[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_INT8);
@@ -83,12 +96,14 @@ inline Weigh<float> weigh_for(const float *, int rows, int columns) { return wei
 inline Weigh<uint16_t> weigh_for(const uint16_t *, int rows, int columns) { return weigh_bf16[rows - 1][columns - 1]; }
 inline Weigh<int8_t> weigh_for(const int8_t *, int rows, int columns) { return weigh_int8[rows - 1][columns - 1]; }
 
+/* scores[row][key] = sum over d of queries[row][d] * keys[d][key]. */
 void score_strip(const float *queries, int rows, int dim, const float *keys, int count, float *scores) {
     for (int vector = 0, vectors = padded(count) / WIDTH; vector < vectors; vector += COLUMNS) {
         int columns = least(COLUMNS, vectors - vector);
         for (int row = 0; row < rows; row += ROWS)
-            score_table[least(ROWS, rows - row) - 1][columns - 1](
-                queries + row * dim, keys + vector * WIDTH, dim, scores + row * PARTITION + vector * WIDTH);
+            multiply_floats[least(ROWS, rows - row) - 1][columns - 1](
+                queries + row * dim, dim, keys + vector * WIDTH, STRIP, dim, scores + row * PARTITION + vector * WIDTH,
+                PARTITION);
     }
 }
 
@@ -372,8 +387,10 @@ template <typename T> void attend_partition(const Tile &tile, int partition, con
  * order. */
 void keep_rows(const Tile &tile, int partition, int first, int count, float *parts, float *merged) {
     const int each = part_floats(tile.dim);
-    float *to = tile.partials + partition * partial_floats(tile.positions * tile.group, tile.dim) + first * each;
-    if (tile.partials) return copy(to, parts, count * each);
+    if (tile.partials) {
+        const int64_t before = partition * partial_floats(tile.positions * tile.group, tile.dim);
+        return copy(tile.partials + before + first * each, parts, count * each);
+    }
     for (int row = 0; row < count; row++)
         if (seen_of(tile, first + row, partition))
             merge(merged + (first + row) * each, parts + row * each, padded(tile.dim), partition == 0);
@@ -401,10 +418,10 @@ template <typename T> void attend_floats(const Tile &tile) {
 #ifdef HEADWAY_PAIRS
 #include "pairs_level.h"
 #define HEADWAY_ROUNDED attend_pairs
-enum { ROUNDED_TILE_ROWS = PAIR_TILE_ROWS };
+const int ROUNDED_TILE_ROWS = PAIR_TILE_ROWS;
 #else
 #define HEADWAY_ROUNDED attend_floats
-enum { ROUNDED_TILE_ROWS = TILE_ROWS };
+const int ROUNDED_TILE_ROWS = TILE_ROWS;
 #endif
 
 int tile_rows(int state_format) { return state_format == HEADWAY_FP32 ? TILE_ROWS : ROUNDED_TILE_ROWS; }

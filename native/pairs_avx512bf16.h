@@ -36,15 +36,5 @@ inline void interleave(Pairs a, Pairs b, Pairs *low, Pairs *high) {
     *low = _mm512_permutex2var_epi16(a, first, b);
     *high = _mm512_permutex2var_epi16(a, _mm512_add_epi16(first, _mm512_set1_epi16(16)), b);
 }
-/* 2^x for x <= 0: a polynomial for 2^f on [0, 1), fitted for relative error, 3e-6, which is a thousandth of what rounding
- * it to bf16 makes of it. NaN stays NaN. */
-inline Floats power_of_two(Floats x) {
-    const Floats f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    Floats y = fma(set1(0.0134264f), f, set1(0.05224293f));
-    y = fma(y, f, set1(0.24127999f));
-    y = fma(y, f, set1(0.69304484f));
-    y = fma(y, f, set1(1.0f));
-    return _mm512_scalef_ps(y, x);
-}
 
 } } }  // namespace

@@ -35,63 +35,16 @@ struct PairRoom {
     static int wide_halves(int dim) { return padded(halves(dim)); }
 };
 
-typedef void (*ScorePairs)(const uint32_t *queries, const uint32_t *keys, int halves, float *scores);
+struct PairTerms {
+    typedef uint32_t Item;
+    typedef Pairs Vector;
+    static Vector vector(const Item *p) { return load_pairs(p); }
+    static Vector spread(Item x) { return set1_pair(x); }
+    static Floats add(Floats sum, Vector row, Vector column) { return dot_pairs(sum, row, column); }
+};
 
-/* scores[row][key] = sum over d of queries[row][d] * keys[d][key], d ascending in pairs. */
-template <int R, int C> void score_pairs(const uint32_t *queries, const uint32_t *keys, int halves, float *scores) {
-    Floats sums[R][C];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) sums[r][c] = set1(0.0f);
-    for (int d = 0; d < halves; d++) {
-        Pairs key[C];
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) key[c] = load_pairs(keys + d * STRIP + c * WIDTH);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            const Pairs query = set1_pair(queries[r * halves + d]);
-#pragma GCC unroll 8
-            for (int c = 0; c < C; c++) sums[r][c] = dot_pairs(sums[r][c], key[c], query);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) store(scores + r * PARTITION + c * WIDTH, sums[r][c]);
-}
-
-typedef void (*WeighPairs)(const uint32_t *weights, const uint32_t *values, int pairs, int wide_dim, float *out, int stride);
-
-/* out[row][d] = sum over pairs j of weights[row][j] * values[j][d], j ascending. */
-template <int R, int C>
-void weigh_pairs(const uint32_t *weights, const uint32_t *values, int pairs, int wide_dim, float *out, int stride) {
-    Floats sums[R][C];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) sums[r][c] = set1(0.0f);
-    for (int j = 0; j < pairs; j++) {
-        Pairs value[C];
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) value[c] = load_pairs(values + j * wide_dim + c * WIDTH);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            const Pairs weight = set1_pair(weights[r * (PARTITION / 2) + j]);
-#pragma GCC unroll 8
-            for (int c = 0; c < C; c++) sums[r][c] = dot_pairs(sums[r][c], value[c], weight);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) store(out + r * stride + c * WIDTH, sums[r][c]);
-}
-
-#define HEADWAY_SCORE_PAIRS(R, C) score_pairs<R, C>
-#define HEADWAY_WEIGH_PAIRS(R, C) weigh_pairs<R, C>
-const ScorePairs score_pairs_table[ROWS][4] = HEADWAY_ROWS(HEADWAY_SCORE_PAIRS);
-const WeighPairs weigh_pairs_table[ROWS][4] = HEADWAY_ROWS(HEADWAY_WEIGH_PAIRS);
+#define HEADWAY_MULTIPLY_PAIRS(R, C) multiply<PairTerms, R, C>
+const Multiply<PairTerms> multiply_pairs[ROWS][4] = HEADWAY_ROWS(HEADWAY_MULTIPLY_PAIRS);
 
 /* -- a partition's keys and values, as pairs */
 
@@ -180,9 +133,10 @@ void attend_rows(const Tile &tile, int partition, int row, int count, const Pair
             const int rows = least(ROWS, count - group);
             const int vectors = padded(least(STRIP, seen_of(tile, row + group + rows - 1, partition) - j)) / WIDTH;
             for (int vector = 0; vector < vectors; vector += COLUMNS)
-                score_pairs_table[rows - 1][least(COLUMNS, vectors - vector) - 1](
-                    room.queries + (row + group) * halves, room.keys + j * PairRoom::wide_halves(dim) + vector * WIDTH,
-                    halves, room.scores + group * PARTITION + j + vector * WIDTH);
+                multiply_pairs[rows - 1][least(COLUMNS, vectors - vector) - 1](
+                    room.queries + (row + group) * halves, halves,
+                    room.keys + j * PairRoom::wide_halves(dim) + vector * WIDTH, STRIP, halves,
+                    room.scores + group * PARTITION + j + vector * WIDTH, PARTITION);
         }
     for (int group = 0; group < count; group += ROWS) {
         const int rows = least(ROWS, count - group), seen = seen_of(tile, row + group + rows - 1, partition);
@@ -193,9 +147,9 @@ void attend_rows(const Tile &tile, int partition, int row, int count, const Pair
                                           reinterpret_cast<uint16_t *>(room.weights + r * (PARTITION / 2)));
         }
         for (int vector = 0, vectors = seen ? wide_dim / WIDTH : 0; vector < vectors; vector += COLUMNS)
-            weigh_pairs_table[rows - 1][least(COLUMNS, vectors - vector) - 1](
-                room.weights + group * (PARTITION / 2), room.values + vector * WIDTH, (seen + 1) / 2, wide_dim,
-                room.parts + group * stride + vector * WIDTH, stride);
+            multiply_pairs[rows - 1][least(COLUMNS, vectors - vector) - 1](
+                room.weights + group * (PARTITION / 2), PARTITION / 2, room.values + vector * WIDTH, wide_dim,
+                (seen + 1) / 2, room.parts + group * stride + vector * WIDTH, stride);
     }
     keep_rows(tile, partition, row, count, room.parts, room.merged);
 }

@@ -26,15 +26,10 @@ inline Floats exponential(Floats x) {
     return zero_below(power, least_power, times_power(y, n));
 }
 
+/* Less exact and quicker, where a level has such a one. */
 #ifndef HEADWAY_EXPONENTIAL_NEAR
 inline Floats exponential_near(Floats x) { return exponential(x); }
 #endif
-
-inline float exponential(float x) {
-    float lanes[WIDTH];
-    store(lanes, exponential(set1(x)));
-    return lanes[0];
-}
 
 inline float wide(float x) { return x; }
 inline float wide(uint16_t x) {

@@ -140,6 +140,31 @@ def test_at_an_end_the_blocks_that_are_kept_are_told_once_with_the_event_that_gi
     world.agree()
 
 
+def test_who_ended_while_a_step_ran_holds_nothing_once_another_replica_is_loaded():
+    world = small()
+    world.add("a", PROMPT, max_tokens=4)
+    world.step()
+    world.engine.plan()
+    world.engine.cancel("a")
+    assert pool_view(world.story, blocks=True).models[0].held_blocks
+    world.story.fold(
+        ev.Loaded(
+            at=9,
+            model="fake",
+            blocks=20,
+            block_tokens=4,
+            block_bytes=1,
+            seats=4,
+            step_tokens=64,
+            threads=1,
+            weights="fp32",
+        )
+    )
+    (told,) = pool_view(world.story, blocks=True).models
+    assert (told.held_blocks, told.reusable_blocks, told.free) == ((), (), 20)
+    assert all(not sequence.blocks for sequence in world.story.record("a").sequences)
+
+
 def test_of_a_step_that_failed_nothing_is_reusable():
     world = small()
     world.add("a", PROMPT, max_tokens=4)

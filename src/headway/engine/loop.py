@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from headway.core.clock import Clock
 from headway.core.errors import InvalidRequest, InvariantError, StalledError, UnknownRequest, error_words
@@ -166,14 +165,25 @@ class Engine:
     def fail(self, request_id: str, message: str, reason: str = GRAMMAR) -> None:
         """What a live request awaits cannot be had, or its grammar leads nowhere: that is its end, and nobody else's.
         Space and errors are as for `cancel`."""
-        given = self._end(request_id, Stage.FAILED)
-        self.emit(Failed(at=self.clock.now_ns(), id=request_id, message=message, reason=reason, **given))
+        levels, reusable, later = self._end(request_id, Stage.FAILED)
+        self.emit(
+            Failed(
+                at=self.clock.now_ns(),
+                id=request_id,
+                message=message,
+                reason=reason,
+                levels=levels,
+                reusable=reusable,
+                until_commit=later,
+            )
+        )
 
     def cancel(self, request_id: str, by: str = "caller") -> None:
         """End a live request now. Its space is free at once, or, if the running step names it, when that step
         commits. Raises UnknownRequest when no live request has the id."""
-        given = self._end(request_id, Stage.CANCELLED)
-        self.emit(Cancelled(at=self.clock.now_ns(), id=request_id, by=by, **given))
+        levels, reusable, later = self._end(request_id, Stage.CANCELLED)
+        at = self.clock.now_ns()
+        self.emit(Cancelled(at=at, id=request_id, by=by, levels=levels, reusable=reusable, until_commit=later))
 
     # -- the step --------------------------------------------------------------------------------------------
 
@@ -391,16 +401,15 @@ class Engine:
                 return request, model
         raise UnknownRequest(request_id)
 
-    def _end(self, request_id: str, stage: Stage) -> dict[str, Any]:
+    def _end(self, request_id: str, stage: Stage) -> tuple[Levels, tuple[int, ...], bool]:
         """Take a live request out of where it is. Its space goes now, or with the running step that names it. Gives
-        what the event of its end tells of the pool."""
+        the pool's levels, what became reusable, and whether its space goes only when that step commits."""
         request, model = self._live(request_id)
         model.queues.end(request, stage)
         model.repeats.forget(request_id)
         if not request.in_flight:
             self._release(model, request)
-        reusable = model.newly_reusable()
-        return {"levels": model.levels(), "reusable": reusable, "until_commit": bool(request.in_flight)}
+        return model.levels(), model.newly_reusable(), bool(request.in_flight)
 
     def _fail_at_dead_ends(self, flight: _Flight) -> None:
         """Where a grammar has no way on, the end is all that its mask allows; that must not look like a good end."""

@@ -15,7 +15,7 @@ from headway.compute.models.decoder import StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.native.attention import NativeAttention
 from headway.compute.native.library import DOTS, Library
-from headway.compute.native.memory import Memory
+from headway.compute.native.memory import WeightMemory
 from headway.compute.native.products import Bits, NativeProducts, PackedWeights
 
 
@@ -88,6 +88,6 @@ def _pack_all(
         held: Bits = 8 if name == "head" else bits
         return PackedWeights(library, *found[name], gated=name.endswith("gate_up"), bits=held, memory=memory)
 
-    found, memory = matrices(spec, tensors), Memory()
+    found, memory = matrices(spec, tensors), WeightMemory()
     with ThreadPoolExecutor(threads) as pool:
         return dict(zip(found, pool.map(packed, found), strict=True))

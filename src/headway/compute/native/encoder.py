@@ -18,7 +18,7 @@ import torch
 
 from headway.compute.models.encoder_spec import EncoderSpec
 from headway.compute.native.library import DOTS, LEVELS, Library
-from headway.compute.native.memory import Memory
+from headway.compute.native.memory import WeightMemory
 from headway.compute.native.products import PackedWeights
 
 #: After a step's end the next one is about a millisecond away: too long to stay awake for.
@@ -103,7 +103,7 @@ class NativeEncoder:
         dots = dots or library.dots_of(level)
         self._spec, self._library = spec, library
         self._kept: list[object] = []  # what the library points to
-        self._memory = Memory()
+        self._memory = WeightMemory()
         layers = (_Layer * spec.layers)(*(self._layer(tensors, i) for i in range(spec.layers)))
         places, types = _places(spec, tensors), tensors.get("types") if spec.types else None
         shape = _Shape(

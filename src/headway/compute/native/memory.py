@@ -22,7 +22,7 @@ class _Chunk:
     used: int = 0
 
 
-class Memory:
+class WeightMemory:
     """Hands out parts of large chunks. A chunk lives as long as somebody holds a part of it. Safe for threads."""
 
     def __init__(self) -> None:

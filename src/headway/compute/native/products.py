@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from headway.compute.native.library import DOTS, Library
-from headway.compute.native.memory import Memory
+from headway.compute.native.memory import WeightMemory
 from headway.compute.native.pool import Pool
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1}
@@ -42,7 +42,7 @@ class PackedWeights:
         *,
         gated: bool = False,
         bits: Bits = 8,
-        memory: Memory | None = None,
+        memory: WeightMemory | None = None,
     ) -> None:
         """`weight` is fp32 or bf16; of 4 `bits`, each 32 inputs of an output have a scale and a least value in half
         precision (GGUF's Q4_1). What is packed lies in `memory`, or in some of its own. Raises MemoryError, and
@@ -59,7 +59,7 @@ class PackedWeights:
         weakref.finalize(self, library.weights_free, handle)
         self.handle: int = handle
         self.bytes: int = library.weights_bytes(handle)
-        address, self._held = (memory or Memory()).take(self.bytes)
+        address, self._held = (memory or WeightMemory()).take(self.bytes)
         library.weights_pack(
             handle, address, weight.data_ptr(), FORMATS[weight.dtype], None if wide is None else wide.data_ptr()
         )

@@ -14,6 +14,9 @@ export const FOLDS = {
 
   // A replica is ready: its pool is empty.
   loaded(story, event) {
+    for (const [id, record] of story._flying) {
+      if (record.model === event.model && story._flying.delete(id)) story._drop(record); // its step died
+    }
     story.model(event.model).load(event);
     story.loops.delete(event.model);
     story.unwritten.delete(event.model);

@@ -144,6 +144,8 @@ class Story:
     # -- one method per event --------------------------------------------------------------------------------
 
     def _loaded(self, event: ev.Loaded) -> None:
+        for record in [record for record in self._in_flight.values() if record.model == event.model]:
+            _drop_blocks(self._in_flight.pop(record.id))  # its step died with the replica
         self._level(event.model, ev.Levels(0, 0, event.blocks, 0, 0))
         self.facts[event.model] = event
         self.tiers[event.model] = event.tiers
