@@ -8,12 +8,12 @@ import secrets
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from headway.api.server import Server, listen, serve
 from headway.artifacts import resolve
 from headway.artifacts.cache import Cache
 from headway.cli.console import make_console
+from headway.cli.loading import LoadingBar
 from headway.cli.panel import curl, start_panel
 from headway.core.choices import choose_models
 from headway.core.config import Environment, ServeOptions, read_options, yielding_threads
@@ -22,7 +22,7 @@ from headway.front.guard import Guard
 from headway.front.limits import ServeLimits
 from headway.front.origins import ANY
 from headway.front.state import Front
-from headway.replica.messages import LoadFailed, Loading, Ready, ToFront
+from headway.replica.messages import LoadFailed, Ready, ToFront
 from headway.replica.options import replica_options
 from headway.story.sinks.log import EventLog, check_place
 
@@ -46,7 +46,7 @@ def start(args: argparse.Namespace) -> int:
     replica = replica_options(options, choices, patterns, cache.root)
     port = listener.getsockname()[1]
     url = f"http://{options.host if ':' not in options.host else f'[{options.host}]'}:{port}"
-    loading = _LoadingBar(console)
+    loading = LoadingBar(console)
 
     def on_change(message: ToFront) -> None:
         loading.show(message)
@@ -136,24 +136,3 @@ def _limits(options: ServeOptions) -> ServeLimits:
         keep_alive_seconds=options.keep_alive_seconds,
         max_connections=max(ServeLimits.max_connections, 2 * options.max_waiting),
     )
-
-
-class _LoadingBar:
-    """What the replica is doing before it is ready: a bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
-            console=console, transient=True, disable=not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._progress.add_task("loading", total=None)
-
-    def show(self, message: ToFront) -> None:
-        """Follow one message from the replica."""
-        if isinstance(message, Loading):
-            self._progress.start()
-            self._progress.update(
-                self._task, description=message.what, completed=message.done, total=message.total or None
-            )
-        else:
-            self._progress.stop()
