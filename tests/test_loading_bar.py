@@ -7,10 +7,10 @@ import io
 from rich.console import Console
 
 from headway.cli.loading import LoadingBar
-from headway.replica.messages import LoadFailed, Loading
+from headway.replica.messages import STARTING, LoadFailed, Loading
 
 READING = [
-    Loading("starting", 0, 0),
+    Loading(STARTING, 0, 0),
     Loading("reading the weights", 0, 2 << 20),
     Loading("reading the weights", 1 << 20, 2 << 20),
 ]
@@ -24,8 +24,8 @@ def shown(terminal: bool) -> str:
     return written.getvalue()
 
 
-def test_a_log_gets_one_line_for_each_thing_that_begins() -> None:
-    assert shown(terminal=False) == "starting …\nreading the weights …\n"
+def test_a_log_gets_one_line_for_each_thing_that_is_done_to_a_model() -> None:
+    assert shown(terminal=False) == "reading the weights …\n"
 
 
 def test_a_terminal_gets_a_bar_with_bytes_only_where_they_are_known() -> None:

@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from headway.cli.panel import size
-from headway.replica.messages import Loading, ToFront
+from headway.replica.messages import STARTING, Loading, ToFront
 
 
 class LoadingBar:
-    """What the replica is doing before it is ready: a bar on a terminal, elsewhere a line for each thing begun."""
+    """What the replica is doing before it is ready: a bar on a terminal, elsewhere a line for each model's work."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -32,6 +32,7 @@ class LoadingBar:
             description=message.what, completed=message.done, total=message.total or None,
             size=f"{size(message.done)} of {size(message.total)}" if message.total else "",
         )  # fmt: skip
-        if message.what != self._told and not self._console.is_terminal:
+        # The process's own start is no news to a log, and an option that cannot work ends it in one line.
+        if message.what not in (self._told, STARTING) and not self._console.is_terminal:
             self._console.print(f"{message.what} …", markup=False, highlight=False)
         self._told = message.what

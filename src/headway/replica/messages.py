@@ -45,6 +45,10 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End the process. Live requests are abandoned, so the front drains first."""
 
 
+#: What a replica is doing until it opens its first model.
+STARTING = "starting"
+
+
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
     """Progress of loading: `done` of `total` bytes (0 of 0 before either is known)."""
 

@@ -37,6 +37,7 @@ from headway.replica.channel import Channel
 from headway.replica.grammars import Grammars
 from headway.replica.loading import LoadedModel, load
 from headway.replica.messages import (
+    STARTING,
     Cancel,
     LoadFailed,
     Loading,
@@ -238,7 +239,7 @@ def main(descriptor: int, options_json: str, front: int) -> int:
         channel.send(encode(message))
 
     try:
-        say(Loading("starting", 0, 0))
+        say(Loading(STARTING, 0, 0))
         try:
             models = load(options, say)
             replica = Replica(channel, models, max_slowdown=options.max_slowdown)
