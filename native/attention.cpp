@@ -10,8 +10,6 @@ using namespace headway;
 
 namespace {
 
-/* Rows that enter at a time. */
-const int ENTER_ROWS = 8;
 /* A piece of work is at most this share of a thread's part, so that threads end together. */
 const int PIECES_PER_THREAD = 4;
 /* Below so much work, in multiplications of a row with a key, waking another thread costs more than it gives. */
@@ -78,6 +76,7 @@ void headway_attention::plan(const headway_span *spans, int span_count, const in
     }
     /* The largest first: what is left at the end is small. */
     std::stable_sort(pieces.begin(), pieces.end(), [](const Piece &a, const Piece &b) { return a.cost > b.cost; });
+    deal();
     countdowns.reset(new Counter[countdown_from.size()]);
     for (size_t i = 0; i < countdown_from.size(); i++) countdowns[i].value = countdown_from[i];
     partials.get(partial_floats);
@@ -86,6 +85,14 @@ void headway_attention::plan(const headway_span *spans, int span_count, const in
     scratch_floats = std::max(kernels->scratch_floats(largest * group, shape.head_dim), heads_room);
     scratch_floats = (scratch_floats + 63) / 64 * 64;
     scratch.get(scratch_floats * pool->threads());
+}
+
+void headway_attention::deal() {
+    dealt.clear();
+    const size_t threads = static_cast<size_t>(pool->threads());
+    for (size_t thread = 0; thread < threads; thread++)
+        for (size_t i = thread; i < pieces.size(); i += threads) dealt.push_back(pieces[i]);
+    pieces.swap(dealt);
 }
 
 void headway_attention::cut(int index, int kv_head, int64_t most) {
@@ -107,15 +114,6 @@ void headway_attention::cut(int index, int kv_head, int64_t most) {
 
 /* -- once per layer */
 
-void headway_attention::run(int worker, const LayerAttention &call, AttentionStages &together) {
-    float *room = scratch.get(0) + scratch_floats * worker;
-    const int rows = static_cast<int>(enters.size());
-    together.entering.share((rows + ENTER_ROWS - 1) / ENTER_ROWS, [&](int piece) {
-        enter(call, piece * ENTER_ROWS, std::min((piece + 1) * ENTER_ROWS, rows), room);
-    });
-    together.attending.share(static_cast<int>(pieces.size()),
-                             [&](int piece) { attend(call, pieces[static_cast<size_t>(piece)], room); });
-}
 
 void headway_attention::enter(const LayerAttention &call, int first, int last, float *room) {
     const int64_t row_bytes =
@@ -183,6 +181,7 @@ headway_attention *headway_attention_open(const headway_attention_shape *shape, 
     made->shape = *shape;
     made->kernels = kernels;
     made->pool = &pool->pool;
+    made->stages.reset(new Stages(pool->pool.threads()));
     made->heads = {shape->heads,        shape->kv_heads, shape->head_dim, shape->scale, shape->norm_eps, nullptr, 0,
                    shape->state_format, shape->block_tokens * head_items(shape->state_format, shape->head_dim)};
     return made;
@@ -203,11 +202,12 @@ int32_t headway_attention_step(headway_attention *attention, const headway_span 
 
 void headway_attention_layer(headway_attention *attention, int32_t layer, const void *qkv, int32_t format, float *out) {
     attention->alone = {layer, format, static_cast<const char *>(qkv), out};
-    attention->stages.reset();
+    attention->stages->reset();
     attention->pool->run(
         [](void *context, int worker) {
             headway_attention *mine = static_cast<headway_attention *>(context);
-            mine->run(worker, mine->alone, mine->stages);
+            Walk walk(*mine->stages, worker);
+            mine->run(walk, mine->alone, Idle());
         },
         attention, attention->cost < LEAST_SHARED);
 }

@@ -12,6 +12,9 @@
 
 namespace headway {
 
+/* Rows that enter at a time. */
+const int ENTER_ROWS = 8;
+
 struct Memory {
     std::unique_ptr<float[]> floats;
     int64_t size = 0;
@@ -26,11 +29,6 @@ struct Memory {
         }
         return reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(floats.get()) + 63) / 64 * 64);
     }
-};
-
-/* Cache lines are kept apart. */
-struct alignas(64) Counter {
-    std::atomic<int> value{0};
 };
 
 /* Rows of one sequence; every key head has them as a tile. `partials`: where its partitions' results go, in floats for
@@ -58,13 +56,6 @@ struct LayerAttention {
     float *out;
 };
 
-/* What its threads do together: writing state, then attending. */
-struct AttentionStages {
-    Stage entering, attending;
-
-    void reset() { entering.reset(), attending.reset(); }
-};
-
 } // namespace headway
 
 struct headway_attention {
@@ -75,7 +66,7 @@ struct headway_attention {
 
     std::vector<headway::Enter> enters;
     std::vector<headway::Rows> tiles;
-    std::vector<headway::Piece> pieces;
+    std::vector<headway::Piece> pieces, dealt;
     std::vector<int32_t> blocks;
     std::unique_ptr<headway::Counter[]> countdowns;
     std::vector<int> countdown_from;
@@ -84,7 +75,7 @@ struct headway_attention {
 
     /* Of the call that runs one layer by itself. */
     headway::LayerAttention alone;
-    headway::AttentionStages stages;
+    std::unique_ptr<headway::Stages> stages;
 
     /* A layer's head in block 0. */
     char *plane(int layer, int head) const {
@@ -98,10 +89,24 @@ struct headway_attention {
     bool sound(const headway_span *spans, int span_count, const int32_t *tables, int64_t table_count) const;
     void plan(const headway_span *spans, int span_count, const int32_t *tables, int64_t table_count);
     void cut(int tile, int kv_head, int64_t most);
+    /* Pieces in the order in which threads take them: each thread's part with as much of the large ones. */
+    void deal();
     /* A thread's part of a layer; all is done when it returns. */
-    void run(int worker, const headway::LayerAttention &call, headway::AttentionStages &together);
+    template <typename While> void run(headway::Walk &walk, const headway::LayerAttention &call, While &&idle);
     void enter(const headway::LayerAttention &call, int first, int last, float *room);
     void attend(const headway::LayerAttention &call, const headway::Piece &piece, float *room);
 };
+
+template <typename While>
+void headway_attention::run(headway::Walk &walk, const headway::LayerAttention &call, While &&idle) {
+    float *room = scratch.get(0) + scratch_floats * walk.worker();
+    const int rows = static_cast<int>(enters.size());
+    const auto enter_rows = [&](int piece) {
+        enter(call, piece * headway::ENTER_ROWS, std::min((piece + 1) * headway::ENTER_ROWS, rows), room);
+    };
+    walk.share((rows + headway::ENTER_ROWS - 1) / headway::ENTER_ROWS, enter_rows, idle);
+    walk.share(static_cast<int>(pieces.size()),
+               [&](int piece) { attend(call, pieces[static_cast<size_t>(piece)], room); }, idle);
+}
 
 #endif

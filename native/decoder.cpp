@@ -12,30 +12,13 @@
 
 using namespace headway;
 
-namespace {
-
-struct ProductStages {
-    Stage rounding, multiplying;
-
-    void reset() { rounding.reset(), multiplying.reset(); }
-};
-
-struct LayerStages {
-    ProductStages qkv, o, gate_up, down;
-    AttentionStages attention;
-
-    void reset() { qkv.reset(), o.reset(), gate_up.reset(), down.reset(), attention.reset(); }
-};
-
-} // namespace
-
 struct headway_decoder {
     std::vector<headway_layer> layers;
     int64_t hidden;
     float norm_eps;
     const ProductKernels *kernels;
     headway_attention *attention;
-    std::unique_ptr<LayerStages[]> stages;
+    Stages stages;
 
     /* Of the step that runs. */
     float *x;
@@ -44,10 +27,12 @@ struct headway_decoder {
     Memory qkv, attended, gated, scratch;
     int64_t scratch_floats;
 
+    explicit headway_decoder(int threads) : stages(threads) {}
     void make(int64_t row_count);
     void run(int worker);
-    void multiply(int worker, ProductStages &together, const Weights &weights, const float *from, const float *norm,
-                  Inputs &inputs, Ending ending, float *out);
+    Ahead ahead(const Walk &walk, const Weights &weights) const;
+    void multiply(Walk &walk, const Weights &weights, const float *from, const float *norm, Inputs &inputs,
+                  Ending ending, float *out, Ahead &now, Ahead &next);
 };
 
 void headway_decoder::make(int64_t row_count) {
@@ -61,31 +46,40 @@ void headway_decoder::make(int64_t row_count) {
     gated.get(rows * columns_of(*first.gate_up));
     scratch_floats = std::max(std::max(first.qkv->padded_inputs, first.o->padded_inputs), first.down->padded_inputs);
     scratch.get(scratch_floats * attention->pool->threads());
-    for (size_t i = 0; i < layers.size(); i++) stages[i].reset();
+    stages.reset();
 }
 
-void headway_decoder::multiply(int worker, ProductStages &together, const Weights &weights, const float *from,
-                               const float *norm, Inputs &inputs, Ending ending, float *out) {
-    together.rounding.share(rounding_pieces(rows), [&](int piece) {
-        round_piece(*kernels, weights, from, false, norm, norm_eps, piece, inputs,
-                    scratch.get(0) + worker * scratch_floats);
-    });
+Ahead headway_decoder::ahead(const Walk &walk, const Weights &weights) const {
+    return Ahead(weights, Cut(weights, rows, attention->pool->threads()), walk);
+}
+
+/* `now` and `next`: the weights of this product and of the one after it, which are read while others still work. */
+void headway_decoder::multiply(Walk &walk, const Weights &weights, const float *from, const float *norm,
+                               Inputs &inputs, Ending ending, float *out, Ahead &now, Ahead &next) {
+    float *room = scratch.get(0) + walk.worker() * scratch_floats;
+    const auto round = [&](int piece) {
+        round_piece(*kernels, weights, from, false, norm, norm_eps, piece, inputs, room);
+    };
+    walk.share(rounding_pieces(rows), round, now);
     const Cut cut(weights, rows, attention->pool->threads());
-    together.multiplying.share(
-        cut.count, [&](int piece) { multiply_piece(*kernels, weights, cut, piece, inputs, ending, out); });
+    walk.share(
+        cut.count, [&](int piece) { multiply_piece(*kernels, weights, cut, piece, inputs, ending, out); }, next);
 }
 
 void headway_decoder::run(int worker) {
+    Walk walk(stages, worker);
+    Ahead qkv_ahead = ahead(walk, *layers[0].qkv);
     for (size_t i = 0; i < layers.size(); i++) {
         const headway_layer &layer = layers[i];
-        LayerStages &together = stages[i];
-        multiply(worker, together.qkv, *layer.qkv, x, layer.attention_norm, hidden_inputs, PLAIN, qkv.get(0));
+        Ahead o = ahead(walk, *layer.o), gate_up = ahead(walk, *layer.gate_up), down = ahead(walk, *layer.down);
+        multiply(walk, *layer.qkv, x, layer.attention_norm, hidden_inputs, PLAIN, qkv.get(0), qkv_ahead, o);
         const LayerAttention call = {static_cast<int>(i), HEADWAY_FP32, reinterpret_cast<const char *>(qkv.get(0)),
                                      attended.get(0)};
-        attention->run(worker, call, together.attention);
-        multiply(worker, together.o, *layer.o, attended.get(0), nullptr, attended_inputs, ADDED, x);
-        multiply(worker, together.gate_up, *layer.gate_up, x, layer.mlp_norm, hidden_inputs, GATED, gated.get(0));
-        multiply(worker, together.down, *layer.down, gated.get(0), nullptr, gated_inputs, ADDED, x);
+        attention->run(walk, call, o);
+        multiply(walk, *layer.o, attended.get(0), nullptr, attended_inputs, ADDED, x, o, gate_up);
+        multiply(walk, *layer.gate_up, x, layer.mlp_norm, hidden_inputs, GATED, gated.get(0), gate_up, down);
+        qkv_ahead = ahead(walk, *layers[i + 1 < layers.size() ? i + 1 : 0].qkv);
+        multiply(walk, *layer.down, gated.get(0), nullptr, gated_inputs, ADDED, x, down, qkv_ahead);
     }
 }
 
@@ -98,13 +92,12 @@ headway_decoder *headway_decoder_open(const headway_layer *layers, int32_t count
     const ProductKernels *kernels = products_of(dots);
     if (!kernels || count < 1) return nullptr;
     try {
-        std::unique_ptr<headway_decoder> made(new headway_decoder);
+        std::unique_ptr<headway_decoder> made(new headway_decoder(attention->pool->threads()));
         made->layers.assign(layers, layers + count);
         made->hidden = layers[0].qkv->inputs;
         made->norm_eps = norm_eps;
         made->kernels = kernels;
         made->attention = attention;
-        made->stages.reset(new LayerStages[static_cast<size_t>(count)]);
         return made.release();
     } catch (const std::bad_alloc &) {
         return nullptr;

@@ -35,7 +35,7 @@ struct headway_encoder {
     Pool *pool;
 
     EncoderPlan plan;
-    std::unique_ptr<Stage[]> stages; /* before the layers, one for each, after them */
+    std::unique_ptr<Stages> stages; /* before the layers, one for each, after them */
     std::unique_ptr<Kept[]> kept;
     std::unique_ptr<Room[]> rooms;
 
@@ -52,7 +52,7 @@ struct headway_encoder {
     void make_room();
     void run(int worker);
     void run_parts(Kept &own, Room &room);
-    void run_together(const Kept &shared, Room &room);
+    void run_together(int worker, const Kept &shared, Room &room);
     void enter(const Part &part, const Kept &rows, Room &room);
     void embed(const Part &part, const Kept &rows, Room &room);
     void pass(size_t layer, const Part &part, const Kept &rows, Room &room);
@@ -93,7 +93,7 @@ void headway_encoder::make_room() {
     if (plan.together) {
         kept[0].make(plan.rows(), shape.hidden, true);
         kept[0].first = 0;
-        for (size_t i = 0; i < layers.size() + 2; i++) stages[i].reset();
+        stages->reset();
     }
     next_part.store(0);
     parts_done.store(0);
@@ -103,7 +103,7 @@ void headway_encoder::run(int worker) {
     Room &room = rooms[static_cast<size_t>(worker)];
     room.clock.begin(clock_ns);
     if (plan.together) {
-        run_together(kept[0], room);
+        run_together(worker, kept[0], room);
     } else {
         run_parts(kept[static_cast<size_t>(worker)], room);
         /* Another thread's last part may take milliseconds: whoever waits for it leaves the processor to others. */
@@ -130,17 +130,17 @@ void headway_encoder::run_parts(Kept &own, Room &room) {
     }
 }
 
-void headway_encoder::run_together(const Kept &shared, Room &room) {
+void headway_encoder::run_together(int worker, const Kept &shared, Room &room) {
     const int count = static_cast<int>(plan.parts.size());
-    Stage *stage = stages.get();
+    Walk walk(*stages, worker);
     const auto each_part = [&](auto does) {
-        (stage++)->share(count, [&](int i) { does(plan.parts[static_cast<size_t>(i)]); });
+        walk.share(count, [&](int i) { does(plan.parts[static_cast<size_t>(i)]); });
         room.clock.took(HEADWAY_WAIT);
     };
     each_part([&](const Part &part) { enter(part, shared, room); });
     for (size_t layer = 0; layer < layers.size(); layer++)
         each_part([&](const Part &part) { pass(layer, part, shared, room); });
-    if (result == HEADWAY_MEANS) stage->share(inputs, [&](int input) { leave(input, shared); });
+    if (result == HEADWAY_MEANS) walk.share(inputs, [&](int input) { leave(input, shared); });
     room.clock.took(HEADWAY_NORMS);
 }
 
@@ -320,7 +320,7 @@ headway_encoder *headway_encoder_open(const headway_encoder_shape *shape, int32_
         for (std::atomic<int64_t> &spent : made->spent_ns) spent.store(0);
         made->kept.reset(new Kept[static_cast<size_t>(pool->pool.threads())]);
         made->rooms.reset(new Room[static_cast<size_t>(pool->pool.threads())]);
-        made->stages.reset(new Stage[made->layers.size() + 2]);
+        made->stages.reset(new Stages(pool->pool.threads()));
         return made.release();
     } catch (const std::bad_alloc &) {
         return nullptr;

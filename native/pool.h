@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -49,14 +50,68 @@ class Pool {
     std::condition_variable wakes_;
 };
 
-/* Work that a region's threads do together before any of them goes on: each claims pieces, and waits at last for those who
- * still have some. Whoever has claimed a piece is running; a thread that comes late finds nothing left, and goes on. */
-struct alignas(64) Stage {
-    std::atomic<int> next{0};
-    alignas(64) std::atomic<int> done{0};
+/* Cache lines are kept apart. */
+struct alignas(64) Counter {
+    std::atomic<int> value{0};
+};
 
-    void reset() { next.store(0), done.store(0); }
-    template <typename Piece> void share(int count, Piece piece);
+/* How far a stage is: its number, and pieces. Cache lines are kept apart. */
+struct alignas(64) Mark {
+    std::atomic<uint64_t> value{0};
+
+    static uint64_t of(uint32_t stage, uint32_t pieces) { return static_cast<uint64_t>(stage) << 32 | pieces; }
+    static uint32_t stage(uint64_t mark) { return static_cast<uint32_t>(mark >> 32); }
+    static uint32_t pieces(uint64_t mark) { return static_cast<uint32_t>(mark); }
+};
+
+/* Stages of a region, which its threads go through together: nobody begins one before all pieces of the one before are
+ * done. Each thread has a part of a stage's pieces, one after another, so that it reads on where it was, and takes from
+ * others' parts when its own is done. Whoever has claimed a piece is running; a thread that comes late finds nothing left,
+ * and goes on. */
+class Stages {
+  public:
+    explicit Stages(int threads) : threads_(threads), claimed_(new Mark[static_cast<size_t>(threads)]) {}
+
+    /* Before a region opens. */
+    void reset() {
+        for (int i = 0; i < threads_; i++) claimed_[static_cast<size_t>(i)].value.store(0);
+        done_.value.store(0);
+    }
+    /* The first piece of a thread's part of `count`. */
+    int first(int worker, int count) const {
+        const int more = count % threads_;
+        return worker * (count / threads_) + (worker < more ? worker : more);
+    }
+
+  private:
+    friend class Walk;
+    const int threads_;
+    std::unique_ptr<Mark[]> claimed_; /* how many of each thread's part; of an earlier stage: none */
+    Mark done_;
+};
+
+/* Nothing to do while others still work. */
+struct Idle {
+    void operator()() const {}
+};
+
+/* A thread's way through the stages. All threads of a region share the same stages, one after another. */
+class Walk {
+  public:
+    Walk(Stages &stages, int worker) : stages_(stages), worker_(worker) {}
+
+    int worker() const { return worker_; }
+    int first(int count) const { return stages_.first(worker_, count); }
+    /* piece(i) for each claimed piece of `count`; idle() again and again until those of others are done. */
+    template <typename Piece, typename While = Idle> void share(int count, Piece piece, While &&idle = While());
+
+  private:
+    template <typename Piece> uint32_t take(int part, int count, const Piece &piece);
+    void add_done(uint32_t pieces);
+
+    Stages &stages_;
+    const int worker_;
+    uint32_t stage_ = 0;
 };
 
 inline void relax() {
@@ -67,15 +122,42 @@ inline void relax() {
 #endif
 }
 
-template <typename Piece> void Stage::share(int count, Piece piece) {
-    if (done.load() >= count) return;
-    for (int i; (i = next.fetch_add(1)) < count;) {
-        piece(i);
-        done.fetch_add(1);
-    }
-    for (int spins = 0; done.load() < count; spins++) {
+template <typename Piece, typename While> void Walk::share(int count, Piece piece, While &&idle) {
+    stage_++;
+    uint32_t taken = 0;
+    for (int i = 0; i < stages_.threads_; i++) taken += take((worker_ + i) % stages_.threads_, count, piece);
+    if (taken) add_done(taken);
+    const uint64_t all = Mark::of(stage_, static_cast<uint32_t>(count));
+    for (int spins = 0; count && stages_.done_.value.load() < all; spins++) {
+        idle();
         relax();
         if (spins > 2000) std::this_thread::yield();
+    }
+}
+
+/* How many of a part's pieces were left for this thread. */
+template <typename Piece> uint32_t Walk::take(int part, int count, const Piece &piece) {
+    const uint32_t first = static_cast<uint32_t>(stages_.first(part, count));
+    const uint32_t size = static_cast<uint32_t>(stages_.first(part + 1, count)) - first;
+    std::atomic<uint64_t> &claimed = stages_.claimed_[static_cast<size_t>(part)].value;
+    uint64_t seen = claimed.load();
+    for (uint32_t taken = 0;;) {
+        const uint32_t next = Mark::stage(seen) < stage_ ? 0 : Mark::pieces(seen);
+        /* A later stage: this one is over. */
+        if (Mark::stage(seen) > stage_ || next >= size) return taken;
+        if (!claimed.compare_exchange_weak(seen, Mark::of(stage_, next + 1))) continue;
+        piece(static_cast<int>(first + next));
+        taken++;
+        seen = claimed.load();
+    }
+}
+
+/* No later stage has begun while pieces of this one are not counted. */
+inline void Walk::add_done(uint32_t pieces) {
+    std::atomic<uint64_t> &done = stages_.done_.value;
+    for (uint64_t seen = done.load();;) {
+        const uint32_t before = Mark::stage(seen) < stage_ ? 0 : Mark::pieces(seen);
+        if (done.compare_exchange_weak(seen, Mark::of(stage_, before + pieces))) return;
     }
 }
 

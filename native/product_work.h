@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "pool.h"
 #include "products.h"
 
 /* Packed weights; the memory that they lie in is the caller's. */
@@ -33,6 +34,19 @@ struct Cut {
     int halves, rows_each, row_pieces, count;
 
     Cut(const Weights &weights, int64_t rows, int threads);
+};
+
+/* Brings the weights of a thread's part of a product nearer while it has nothing else to do. */
+class Ahead {
+  public:
+    Ahead(const Weights &weights, const Cut &cut, const Walk &walk);
+
+    void operator()() {
+        for (int i = 0; i < 4 && at_ < end_; i++, at_ += 64) __builtin_prefetch(at_, 0, 2);
+    }
+
+  private:
+    const int8_t *at_ = nullptr, *end_ = nullptr;
 };
 
 /* Computes one piece. */

@@ -20,6 +20,8 @@ const int PIECES_PER_THREAD = 4;
 /* No fewer rows than that are a piece, where they are cut at all, and they are a multiple of those that are multiplied at a
  * time. */
 const int64_t PIECE_ROWS = 24, TILE_ROWS = 12;
+/* Weights that are read ahead of a product: they and a thread's own numbers stay in its second cache. */
+const int64_t AHEAD_BYTES = 128 << 10;
 /* Below so many bytes of weights, multiplied by rows, waking another thread costs more than it gives. */
 const int64_t LEAST_SHARED = 1 << 15;
 
@@ -128,6 +130,14 @@ Cut::Cut(const Weights &weights, int64_t rows, int threads) {
     count = static_cast<int>(columns) * row_pieces;
 }
 
+Ahead::Ahead(const Weights &weights, const Cut &cut, const Walk &walk) {
+    const int first = walk.first(cut.count) / cut.row_pieces, columns = cut.count / cut.row_pieces;
+    if (first >= columns) return;
+    const int64_t column_bytes = weights.panel_bytes / cut.halves;
+    at_ = weights.panel_weights + first * column_bytes;
+    end_ = at_ + std::min(AHEAD_BYTES, (columns - first) * column_bytes);
+}
+
 void multiply_piece(const ProductKernels &kernels, const Weights &weights, const Cut &cut, int piece,
                     const Inputs &inputs, Ending ending, float *out) {
     const int column = piece / cut.row_pieces;
@@ -170,7 +180,9 @@ struct headway_products {
     Inputs inputs;
     std::unique_ptr<char[]> scratch;
     int64_t scratch_bytes = 0, padded = 0;
-    Stage rounding, multiplying;
+    Stages stages;
+
+    explicit headway_products(Pool &of) : pool(&of), stages(of.threads()) {}
 
     /* Of the product that runs. */
     const Weights *weights;
@@ -199,12 +211,14 @@ void headway_products::make(int64_t rows, int64_t padded_inputs) {
 }
 
 void headway_products::run(int worker) {
-    rounding.share(rounding_pieces(inputs.rows), [&](int piece) {
-        round_piece(*kernels, *weights, x, bf16, norm, eps, piece, inputs, scratch_of(worker));
-    });
+    Walk walk(stages, worker);
     const Cut cut(*weights, inputs.rows, pool->threads());
-    multiplying.share(cut.count,
-                      [&](int piece) { multiply_piece(*kernels, *weights, cut, piece, inputs, ending, out); });
+    Ahead ahead(*weights, cut, walk);
+    const auto round = [&](int piece) {
+        round_piece(*kernels, *weights, x, bf16, norm, eps, piece, inputs, scratch_of(worker));
+    };
+    walk.share(rounding_pieces(inputs.rows), round, ahead);
+    walk.share(cut.count, [&](int piece) { multiply_piece(*kernels, *weights, cut, piece, inputs, ending, out); });
 }
 
 /* -- the C interface */
@@ -245,8 +259,8 @@ int64_t headway_weights_bytes(const headway_weights *weights) { return weights->
 
 headway_products *headway_products_open(int32_t dots, headway_pool *pool) {
     const ProductKernels *kernels = products_of(dots);
-    headway_products *made = kernels ? new (std::nothrow) headway_products : nullptr;
-    if (made) made->kernels = kernels, made->pool = &pool->pool;
+    headway_products *made = kernels ? new (std::nothrow) headway_products(pool->pool) : nullptr;
+    if (made) made->kernels = kernels;
     return made;
 }
 
@@ -268,8 +282,7 @@ int32_t headway_products_multiply(headway_products *products, const headway_weig
     products->bf16 = format == HEADWAY_BF16;
     products->ending = ending == HEADWAY_GELU ? GELU : ending == HEADWAY_ADDED ? ADDED : PLAIN;
     products->out = out;
-    products->rounding.reset();
-    products->multiplying.reset();
+    products->stages.reset();
     products->pool->run([](void *context, int worker) { static_cast<headway_products *>(context)->run(worker); },
                         products, rows * weights->bytes < LEAST_SHARED);
     return 0;
