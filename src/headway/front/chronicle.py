@@ -24,8 +24,8 @@ class Chronicle:
     these are logged at once, and folded before anyone looks, or when there are many. By then the processor has what
     folding takes in its caches: for a single event it comes from memory, and takes longer than the token's text.
 
-    `story`, `metrics` and `ring` are whole whenever they are asked for: whoever waits meanwhile asks again. What
-    cannot be folded then is told to `contradicted`."""
+    `log` is where events are kept, if they are. `story`, `metrics` and `ring` are whole whenever they are asked for:
+    whoever waits meanwhile asks again. What cannot be folded then is told to `contradicted`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Chronicle:
         self._story = Story(delivers=True)
         self._ring = EventRing(log.epoch if log else secrets.token_hex(4))
         self._metrics = Metrics(self._story, models)
-        self._log = log
+        self.log = log
         self._on_alarm, self._contradicted = on_alarm, contradicted
         self._unfolded: list[ev.AnyEvent] = []
         self._parts = 0
@@ -89,9 +89,9 @@ class Chronicle:
         """What is to be folded, in its order, and is in the log by now."""
         if counts := self._metrics.turned_away():
             events = (ev.TurnedAway(at=monotonic_ns(), counts=counts), *events)
-        if self._log is not None:
+        if self.log is not None:
             for event in events:
-                if not self._log.append(event):
+                if not self.log.append(event):
                     self._metrics.lose_logged()
         return events
 

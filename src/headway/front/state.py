@@ -80,7 +80,6 @@ class Front:
         )
         self.quota = WaitingQuota(self.limits.max_waiting_positions)
         self.clock = RealClock()
-        self.log = log
         self._log_prompts = log_prompts
         self.state: State = "loading"
         self.ready: Ready | None = None  # of the replica that serves now, or served last
@@ -113,6 +112,10 @@ class Front:
     def ring(self) -> EventRing:
         """As of now, likewise."""
         return self._chronicle.ring
+
+    @property
+    def log(self) -> EventLog | None:
+        return self._chronicle.log
 
     # -- requests --------------------------------------------------------------------------------------------
 

@@ -36,15 +36,19 @@ def uniform(seed: int, index: int, position: int) -> float:
     return (int(raw) >> 12) * 2.0**-52
 
 
-def choose(logits: torch.Tensor, picks: Sequence[tuple[int, Draw]]) -> list[int]:
-    """One token per pick: a row of `logits` [rows, vocab], and the draw that says how."""
+def choose(
+    logits: torch.Tensor, picks: Sequence[tuple[int, Draw]], largest: Sequence[int] | None = None
+) -> list[int]:
+    """One token per pick: a row of `logits` [rows, vocab], and the draw that says how. `largest` is the first place
+    of the largest of each row, where that is known."""
     if not picks:
         return []
     plain = [not needs_adjusting(draw) for _, draw in picks]
     greedy = [by and draw.sampling.temperature <= 0 for by, (_, draw) in zip(plain, picks, strict=True)]
-    likeliest = logits.numpy().argmax(-1).tolist() if any(greedy) else []  # torch's takes six times as long
+    if largest is None:
+        largest = logits.numpy().argmax(-1).tolist() if any(greedy) else ()  # torch's takes six times as long
     return [
-        likeliest[row] if first else _sample(logits[row] if untouched else adjusted(logits[row], draw), draw)
+        largest[row] if first else _sample(logits[row] if untouched else adjusted(logits[row], draw), draw)
         for first, untouched, (row, draw) in zip(greedy, plain, picks, strict=True)
     ]
 
