@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature, a struct or the meaning of either changes: the caller refuses any other. */
-#define HEADWAY_ABI 9
+#define HEADWAY_ABI 10
 
 /* What code is compiled for. `generic` runs everywhere. */
 enum { HEADWAY_GENERIC = 1, HEADWAY_NEON = 2, HEADWAY_AVX2 = 4, HEADWAY_AVX512 = 8, HEADWAY_AVX512BF16 = 16 };
@@ -235,19 +235,44 @@ typedef struct {
 
 HEADWAY_API int32_t headway_layer_bytes(void);
 
+/* embedding   [vocab, hidden] in `format`
+ * norm        [hidden]: the last one, before `head`, whose outputs are the vocabulary
+ *
+ * All of it is borrowed until headway_decoder_close. */
+typedef struct {
+    const headway_layer *layer;
+    int32_t layers, format;
+    int64_t vocab;
+    const void *embedding;
+    const float *norm;
+    const headway_weights *head;
+    float norm_eps;
+} headway_decoder_shape;
+
+HEADWAY_API int32_t headway_decoder_bytes(void);
+
 typedef struct headway_decoder headway_decoder;
 
 /* `attention` (borrowed until the close) has as many layers, and its threads are shared. NULL if there is no memory, or
  * `dots` is none that can run here. */
-HEADWAY_API headway_decoder *headway_decoder_open(const headway_layer *layers, int32_t count, float norm_eps,
-                                                  int32_t dots, headway_attention *attention);
+HEADWAY_API headway_decoder *headway_decoder_open(const headway_decoder_shape *shape, int32_t dots,
+                                                  headway_attention *attention);
 HEADWAY_API void headway_decoder_close(headway_decoder *decoder);
 
-/* x   [rows, hidden], fp32: the positions of the step that headway_attention_step was told of last, changed in place
+/* Evaluates the positions of the step that headway_attention_step was told of last, and writes their state in all layers.
  *
- * Writes the state of these positions in all layers. Returns 0; -1 if there is no memory; -2 if the step has another
- * number of positions. */
-HEADWAY_API int32_t headway_decoder_step(headway_decoder *decoder, float *x, int64_t rows);
+ * tokens   [rows]
+ * asked    [asked_rows]: rows whose last hidden states are wanted; of the first `logit_rows` of them the logits too
+ * hidden   [asked_rows, hidden], fp32
+ * logits   [logit_rows, vocab], fp32
+ * largest  [logit_rows]: the first place of each row's largest logit
+ * spoiled  [rows + logit_rows]: 1 for each row of hidden states, and for each of logits, that holds NaN or infinity, else 0
+ *
+ * Returns how many are spoiled; -1 if there is no memory; -2 if the step has another number of positions, or a token or a
+ * row does not exist. */
+HEADWAY_API int32_t headway_decoder_step(headway_decoder *decoder, const int32_t *tokens, int64_t rows,
+                                         const int32_t *asked, int64_t asked_rows, int64_t logit_rows, float *hidden,
+                                         float *logits, int32_t *largest, uint8_t *spoiled);
 
 #ifdef __cplusplus
 }

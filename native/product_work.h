@@ -39,6 +39,7 @@ struct Cut {
 /* Brings the weights of a thread's part of a product nearer while it has nothing else to do. */
 class Ahead {
   public:
+    Ahead() = default;
     Ahead(const Weights &weights, const Cut &cut, const Walk &walk);
 
     void operator()() {

@@ -23,7 +23,17 @@ from typing import Any
 from headway.artifacts import resolve
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
-from headway.core.events import Admitted, Arrived, Finished, NoProgress, Offloaded, Recovery
+from headway.core.events import (
+    Admitted,
+    Arrived,
+    Finished,
+    Grown,
+    Levels,
+    NoProgress,
+    Offloaded,
+    Recovery,
+    Stepped,
+)
 from headway.core.plan import Grammar, StepPlan, StepResult
 from headway.core.recovery import Demand, Rates
 from headway.core.request import Guide, Watch
@@ -41,9 +51,9 @@ from headway.text.tokenizer import Tokenizer
 
 VOCABULARY = 49_152
 #: What a first token orders: the step fails; the process says what is no message, what contradicts itself (about the
-#: request "nonsense"), or what is true of no request; it ends; it tells that writes to its tiers stand, or move
-#: again, or that it is in a recovery loop.
-FAIL, GARBAGE, NONSENSE, GHOSTS, EXIT, STANDS, MOVES, LOOPS = range(11, 19)
+#: request "nonsense"; also in what it tells of a step), or what is true of no request; it ends; it tells that writes
+#: to its tiers stand, or move again, or that it is in a recovery loop.
+FAIL, GARBAGE, NONSENSE, GHOSTS, EXIT, STANDS, MOVES, LOOPS, NO_STEP = range(11, 20)
 SLOW_TOKENISING_S, SLOW_COMPILING_S = 0.9, 2.5
 
 
@@ -72,6 +82,12 @@ class Obedient(FakeExecutor):
                 at=0, step=1, id="nonsense", resumed=False, indexes=(7,), tables=((),), inherited=(0,)
             )
             self._say(Told((admitted,)))
+        if order == NO_STEP:
+            told = Stepped(
+                at=0, step=1, budget=1, members=(), grown=(Grown("nonsense", 7, (1,)),), waits={}, head=None,
+                waiting=0, levels=Levels(0, 0, 1, 0, 0),
+            )  # fmt: skip
+            self._say(Told((told,)))
         if order == STANDS:
             writes = Backlog("disk", writing=4, queued=24, pinned=4, slots=4, moved=0)
             self._say(Told((NoProgress(at=0, step=1, model="fake", writes=writes, times=3),)))

@@ -233,14 +233,14 @@ def test_an_event_log_whose_disk_is_full_is_told_in_health_and_metrics_and_servi
 ) -> None:
     lost = "headway_event_log_lost_events_total"
     assert server.http.get("/health").json()["event_log_failure"] is None and server.sample(lost) == 0
-    server.front.log = log = EventLog(tmp_path / "events", epoch="e", model="tiny")
+    server.front._chronicle.log = log = EventLog(tmp_path / "events", epoch="e", model="tiny")
     try:
         fill_up(log)
         assert server.complete("Hello", id="lost", max_tokens=2).status_code == 200
         assert server.http.get("/health").json()["event_log_failure"] == "No space left on device"
         assert server.sample(lost) >= 4
     finally:
-        server.front.log = None
+        server.front._chronicle.log = None
 
 
 class FullStream(io.StringIO):

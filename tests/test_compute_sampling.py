@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.compute.sampling.choose import choose, distribution, uniform, verify
+from headway.compute.sampling.choose import _invert, choose, distribution, uniform, verify
 from headway.core.plan import Draw, Sampling
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 0.0, 2.5, -1.0])
@@ -96,3 +96,22 @@ def test_a_verified_draft_leaves_the_distribution_as_it_was() -> None:
     expected = weights.clone()
     expected[4] = 0
     assert np.allclose(others, expected.numpy(), atol=0.02)
+
+
+@pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 1000, 49_152])
+def test_a_number_finds_the_token_in_whose_share_of_the_total_it_lies(size: int) -> None:
+    chance = np.random.default_rng(size)
+    weights = chance.exponential(size=size).astype(np.float32) * (chance.random(size) < 0.3)
+    weights[size // 2] = 1
+    weights[size - size // 4 :] = 0
+    exact = weights.astype(np.float64).cumsum()
+    for number in (0.0, *chance.random(200), 1 - 2.0**-52):
+        token = _invert(weights, number)
+        assert weights[token] > 0
+        off = 1e-6 * exact[-1]
+        assert exact[token] - weights[token] - off <= number * exact[-1] <= exact[token] + off
+
+
+def test_a_number_finds_some_token_where_weights_are_no_numbers() -> None:
+    for weights in (np.full(700, np.nan, np.float32), np.zeros(700, np.float32)):
+        assert 0 <= _invert(weights, 0.4) < 700

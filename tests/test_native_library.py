@@ -93,10 +93,10 @@ def test_a_library_of_another_interface_is_refused(tmp_path: Path, monkeypatch: 
 
 def test_the_structs_of_both_sides_have_one_size() -> None:
     from headway.compute.native.attention import _SPAN, _Shape
-    from headway.compute.native.decoder import Layer
+    from headway.compute.native.decoder import DecoderShape, Layer
 
     found = library()
-    assert found.sizes == (ctypes.sizeof(_Shape), _SPAN.itemsize, ctypes.sizeof(Layer))
+    assert found.sizes == (ctypes.sizeof(_Shape), _SPAN.size, ctypes.sizeof(Layer), ctypes.sizeof(DecoderShape))
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from fake_process import Client, fake_process, said
-from fake_replica import EXIT, FAIL, GARBAGE, GHOSTS, NONSENSE
+from fake_replica import EXIT, FAIL, GARBAGE, GHOSTS, NO_STEP, NONSENSE
 from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor, expected_tokens
 from headway.core.events import Admitted, Arrived, Committed, Failed, Finished, Refused, Stepped
@@ -337,6 +337,7 @@ def serves(server: Server, tokenizer: Tokenizer) -> None:
     [
         (GARBAGE, "the replica sent an unknown message and is stopped: not a known message: "),
         (NONSENSE, "the replica contradicted itself and is stopped: IndexError: "),
+        (NO_STEP, "the replica contradicted itself and is stopped: IndexError: "),
         (EXIT, "the replica ended (exit status 3); another one is started"),
     ],
 )
@@ -346,7 +347,7 @@ def test_a_replica_that_talks_nonsense_or_ends_fails_what_it_had_and_is_replaced
     failed, first = server.metrics()["headway_requests_finished_total", "failed"], server.replica
     neighbour = Client(server.url, [5], stream=True, max_tokens=900, id="neighbour")
     until(lambda: server.records().get("neighbour", {}).get("stage") == "running")
-    client = Client(server.url, [order], id="nonsense", max_tokens=3).end()
+    client = Client(server.url, [order], id="nonsense", max_tokens=900).end()
     assert client.status == 500 and "while this request was in flight" in client.json["error"]["message"]
     assert neighbour.end().error == "failed" and "[DONE]" not in neighbour.events
     assert server.metrics()["headway_requests_finished_total", "failed"] == failed + 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from headway.core.clock import RealClock
 from headway.core.errors import DuplicateRequest, InvalidRequest, UnknownRequest
 from headway.core.request import AnyEmission, AnyRequest, EmbedRequest, Stage
 from headway.core.verdict import Never
+from headway.front.chronicle import Chronicle
 from headway.front.departures import Departures
 from headway.front.ids import plain_ids
 from headway.front.inbox import Arrivals, End, Inbox
@@ -44,7 +44,6 @@ from headway.story.reduce.reducer import Story
 from headway.story.sinks.log import EventLog
 from headway.story.sinks.metrics import Metrics
 from headway.story.sinks.ring import EventRing
-from headway.story.tell.alarms import alarm
 
 #: Work is present and nothing has moved for this long: `/health` fails.
 STUCK_AFTER_S = 60.0
@@ -81,22 +80,42 @@ class Front:
         )
         self.quota = WaitingQuota(self.limits.max_waiting_positions)
         self.clock = RealClock()
-        self.story = Story(delivers=True)
-        self.ring = EventRing(log.epoch if log else secrets.token_hex(4))
-        self.log = log
         self._log_prompts = log_prompts
-        self.metrics = Metrics(self.story, self.models)
         self.state: State = "loading"
         self.ready: Ready | None = None  # of the replica that serves now, or served last
         self.failure = ""
         self.link = Link(options, heard=self._heard, died=self._died)
+        self._chronicle = Chronicle(
+            self.models, log, on_alarm=on_alarm, contradicted=lambda error: self.link.distrust(error)
+        )
         self.looks = Looks(lambda message: self.link.say(message))
-        self._on_change, self._on_alarm = on_change, on_alarm
+        self._on_change = on_change
         self._inboxes: dict[str, Inbox] = {}
         self._departures = Departures()
         self._ids = {"r": count(1), "look": count(1)}
         self._moved_at = self._told_away_at = time.monotonic()
         self._untold: Counter[str] = Counter()  # turned away for want of a place since the replica was told, by model
+
+    # -- what happened ---------------------------------------------------------------------------------------
+
+    @property
+    def story(self) -> Story:
+        """The records, as of now: whoever waits meanwhile asks again."""
+        return self._chronicle.story
+
+    @property
+    def metrics(self) -> Metrics:
+        """As of now, likewise."""
+        return self._chronicle.metrics
+
+    @property
+    def ring(self) -> EventRing:
+        """As of now, likewise."""
+        return self._chronicle.ring
+
+    @property
+    def log(self) -> EventLog | None:
+        return self._chronicle.log
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -155,7 +174,7 @@ class Front:
 
     def turn_away(self, reason: str, model: str | None = None) -> None:
         """Count a request that never got a record: of the first model, where none is known to be meant."""
-        self.metrics.refuse(model or next(iter(self.models)), reason)
+        self._chronicle.turn_away(model or next(iter(self.models)), reason)
 
     def no_place(self, model: FrontModel | None, requests: int) -> None:
         """The same for want of a place in the queue. The replica is told how many such `requests` there were: it is
@@ -279,6 +298,12 @@ class Front:
         self._moved_at = time.monotonic()
         if self._untold and self._moved_at - self._told_away_at >= _TELL_AWAY_S:
             self._tell_away()
+        steps = [event for event in message.events if isinstance(event, ev.Stepped | ev.Committed)]
+        if len(steps) == len(message.events):  # those who run go on, and nobody else is told of
+            for emission in message.emissions:
+                self._pass_on(emission)
+            self._chronicle.tell_soon(steps)
+            return
         over: list[str] = []
         try:
             for event in message.events:
@@ -368,12 +393,4 @@ class Front:
             self.cancel(request_id, "drain")
 
     def _fold(self, event: ev.AnyEvent) -> None:
-        if counts := self.metrics.turned_away():  # told with what happens next, so that a flood adds little
-            self._fold(ev.TurnedAway(at=self.clock.now_ns(), counts=counts))
-        self.metrics.fold(event)
-        self.story.fold(event)
-        self.ring.append(event)
-        if self.log is not None and not self.log.append(event):
-            self.metrics.lose_logged()
-        if (sentence := alarm(event)) is not None:
-            self._on_alarm(sentence)
+        self._chronicle.tell(event)

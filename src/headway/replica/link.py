@@ -69,6 +69,7 @@ class Link:
         self._was_ready = False
         self._load_failed = False
         self._keeper: asyncio.Task[None] | None = None
+        self._nonsense: asyncio.Event | None = None  # of the process that is listened to
 
     @property
     def pid(self) -> int | None:
@@ -83,6 +84,12 @@ class Link:
         """Send without waiting; what is said while no replica lives is lost (its requests failed already)."""
         if self._channel is not None:
             self._send(self._channel, message)
+
+    def distrust(self, error: Exception) -> None:
+        """What was heard turned out to be impossible later: the process is ended, and nothing more of it is heard."""
+        if self._nonsense is not None and not self._nonsense.is_set():
+            _print(f"the replica contradicted itself and is stopped: {type(error).__name__}: {error}")
+            self._nonsense.set()
 
     async def stop(self, patience_s: float = _STOP_PATIENCE_S) -> None:
         """Tell the process to end, wait for it, and kill it if it does not, or still loads and cannot hear."""
@@ -148,7 +155,8 @@ class Link:
     async def _listen(self, channel: Channel, process: subprocess.Popen[bytes]) -> None:
         """Hand on what is heard as it comes, until the process is gone and nothing more is there. One that says what
         is no message, or what cannot be, is ended."""
-        loop, nonsense = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._nonsense = nonsense = asyncio.Event()
 
         def take() -> None:
             channel.fill()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,18 +28,37 @@ class Layer:
     down: Product
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepInput:
     """What one step evaluates, padded to a number of rows whose bits do not depend on it.
 
     tokens        [rows]
     attention     the step's spans over the state
     hidden_rows   rows whose last hidden state is asked for; may be empty
+    logit_rows    of so many of these, the first ones, logits are to follow
     """
 
-    tokens: torch.Tensor
+    tokens: Sequence[int]
     attention: StepAttention
-    hidden_rows: torch.Tensor
+    hidden_rows: Sequence[int]
+    logit_rows: int = 0
+
+
+@dataclass(slots=True)
+class Evaluated:
+    """What came of a step.
+
+    hidden    [len(hidden_rows), hidden], fp32, for `logits`
+    spoiled   rows of the step whose hidden states are not finite, as they are where any number on the way to them was
+              NaN; and those whose logits are not, where these are there
+    logits    [logit_rows, vocab], fp32, until the next step; None: they are to be asked for
+    largest   the first place of the largest of each row of these
+    """
+
+    hidden: torch.Tensor
+    spoiled: list[int]
+    logits: torch.Tensor | None = None
+    largest: Sequence[int] | None = None
 
 
 class Decoder:
@@ -56,15 +75,14 @@ class Decoder:
         self._norm = rms_norm(tensors["norm"], spec.norm_eps)
         self._head = products["head"]
 
-    def __call__(self, step: StepInput) -> tuple[torch.Tensor, list[int]]:
-        """The normed hidden states [len(hidden_rows), hidden], fp32, for `logits`; and the rows whose hidden states
-        are not finite, as they are where any number on the way to them was NaN. Writes the state of the step's
-        positions."""
-        x = F.embedding(step.tokens, self._embedding).float()
+    def __call__(self, step: StepInput) -> Evaluated:
+        """Writes the state of the step's positions."""
+        x = F.embedding(torch.tensor(step.tokens), self._embedding).float()
         for index, layer in enumerate(self._layers):
             x += layer.o(step.attention(index, layer.qkv(layer.attention_norm(x))))
             x += layer.down(_swiglu(layer.gate_up(layer.mlp_norm(x)).float()))
-        return self._norm(x.index_select(0, step.hidden_rows)), rows_not_finite(x)
+        asked = torch.tensor(step.hidden_rows, dtype=torch.int64)
+        return Evaluated(self._norm(x.index_select(0, asked)), rows_not_finite(x))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab], fp32, of [rows, hidden]."""

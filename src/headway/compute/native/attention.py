@@ -8,10 +8,11 @@ native/level.h).
 from __future__ import annotations
 
 import ctypes
+import struct
 import weakref
+from array import array
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from headway.compute.kernels.rotary import Rotary
@@ -48,7 +49,7 @@ class _Shape(ctypes.Structure):
 
 
 #: `headway_span` of native/headway.h.
-_SPAN = np.dtype([("start", np.int32), ("count", np.int32), ("blocks", np.int64)])
+_SPAN = struct.Struct("@iiq")
 
 
 class NativeAttention:
@@ -88,16 +89,15 @@ class NativeAttention:
 
     def step(self, spans: Sequence[Span], rows: int) -> NativeStepAttention:
         """See `kernels.paged.Attention`. Raises ValueError for spans whose blocks or positions are not there."""
-        described, tables = [], list[int]()
+        described, tables = [], array("i")
         for span in spans:
             count = -(-span.end // self._block_tokens)
             if len(span.blocks) < count:
                 raise ValueError(f"a span up to position {span.end} has {len(span.blocks)} blocks, and needs {count}")
-            described.append((span.start, len(span.tokens), len(tables)))
-            tables += span.blocks[:count]
-        starts, blocks = np.array(described, _SPAN), np.array(tables, np.int32)
+            described.append(_SPAN.pack(span.start, len(span.tokens), len(tables)))
+            tables.extend(span.blocks[:count])
         failed = self.library.attention_step(
-            self.handle, starts.ctypes.data, len(spans), blocks.ctypes.data, len(blocks)
+            self.handle, b"".join(described), len(spans), tables.buffer_info()[0], len(tables)
         )
         if failed == -1:
             raise MemoryError("no memory for the native library's step")
@@ -118,9 +118,11 @@ class NativeStepAttention:
     """Attention of one step. Implements `kernels.paged.StepAttention`."""
 
     def __init__(self, attention: NativeAttention, rows: int, positions: int) -> None:
-        self._attention, self._positions = attention, positions
-        self._out = attention.results(rows)
+        self._attention, self._rows, self._positions = attention, rows, positions
+        self._out: torch.Tensor | None = None
 
     def __call__(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
+        if self._out is None:  # a decoder that runs its layers natively never asks
+            self._out = self._attention.results(self._rows)
         self._attention.layer(layer, qkv, self._out)
         return self._out

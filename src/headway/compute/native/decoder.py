@@ -1,22 +1,21 @@
-"""A decoder whose layers the native library runs: one call for all layers of a step, and one for its logits."""
+"""A decoder whose layers the native library runs: one call for a step, from tokens to logits."""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
+from array import array
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-import torch.nn.functional as F
 
-from headway.compute.finite import rows_not_finite
-from headway.compute.models.decoder import StepInput, matrices
+from headway.compute.models.decoder import Evaluated, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.native.attention import NativeAttention
 from headway.compute.native.library import DOTS, Library
 from headway.compute.native.memory import WeightMemory
-from headway.compute.native.products import Bits, NativeProducts, PackedWeights
+from headway.compute.native.products import FORMATS, Bits, NativeProducts, PackedWeights
 
 
 class Layer(ctypes.Structure):
@@ -25,6 +24,25 @@ class Layer(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "qkv", "o", "gate_up", "down")
     )
+
+
+class DecoderShape(ctypes.Structure):
+    """`headway_decoder_shape` of native/headway.h."""
+
+    _fields_ = (
+        ("layer", ctypes.c_void_p),
+        ("layers", ctypes.c_int32),
+        ("format", ctypes.c_int32),
+        ("vocab", ctypes.c_int64),
+        ("embedding", ctypes.c_void_p),
+        ("norm", ctypes.c_void_p),
+        ("head", ctypes.c_void_p),
+        ("norm_eps", ctypes.c_float),
+    )
+
+
+#: Room for the logits of so many rows is kept from step to step: for a new one the system clears pages.
+_KEPT_ROWS = 8
 
 
 class NativeDecoder:
@@ -39,15 +57,26 @@ class NativeDecoder:
         self.spec = spec
         library, pool, dots = attention.library, attention.pool, attention.library.dots_of(attention.level)
         self._library, self._attention = library, attention
-        self._embedding = tensors["embedding"]
+        self._embedding = tensors["embedding"].contiguous()
         self._products = NativeProducts(library, dots, pool)
         self._packed = _pack_all(library, spec, tensors, bits, pool.threads)
         self._norms = {name: tensor.float() for name, tensor in tensors.items() if name.endswith("norm")}
         layers = (Layer * spec.layers)(*(self._layer(f"layers.{i}.") for i in range(spec.layers)))
-        self._handle = library.decoder_open(layers, spec.layers, spec.norm_eps, DOTS[dots], attention.handle)
+        shape = DecoderShape(
+            layer=ctypes.addressof(layers),
+            layers=spec.layers,
+            format=FORMATS[self._embedding.dtype],
+            vocab=spec.vocab,
+            embedding=self._embedding.data_ptr(),
+            norm=self._norms["norm"].data_ptr(),
+            head=self._packed["head"].handle,
+            norm_eps=spec.norm_eps,
+        )
+        self._handle = library.decoder_open(ctypes.byref(shape), DOTS[dots], attention.handle)
         if not self._handle:
             raise MemoryError("no memory for the native library's decoder")
         weakref.finalize(self, library.decoder_close, self._handle)
+        self._logits = torch.empty(_KEPT_ROWS, spec.vocab)
         self.bytes = self._embedding.nbytes + sum(packed.bytes for packed in self._packed.values())
         held = "int8 weights, a scale for each output" if bits == 8 else "int4 weights in groups of 32, int8 logits"
         self.words = (
@@ -55,17 +84,23 @@ class NativeDecoder:
             "a row's bits depend on it alone"
         )
 
-    def __call__(self, step: StepInput) -> tuple[torch.Tensor, list[int]]:
-        """The last hidden states [len(hidden_rows), hidden], fp32, for `logits`; and the rows whose hidden states are
-        not finite. `step.attention` is of the attention that this was made with, and was asked for last. Writes the
-        state of the step's positions. Raises ValueError for another number of rows than the step has positions."""
-        x = F.embedding(step.tokens, self._embedding).float()
-        failed = self._library.decoder_step(self._handle, x.data_ptr(), len(x))
-        if failed == -1:
+    def __call__(self, step: StepInput) -> Evaluated:
+        """`step.attention` is of the attention that this was made with, and was asked for last. Writes the state of
+        the step's positions. Raises ValueError for another number of rows than the step has positions, and for tokens
+        and rows that do not exist."""
+        tokens, asked, wanted = array("i", step.tokens), array("i", step.hidden_rows), step.logit_rows
+        hidden = torch.empty(len(asked), self.spec.hidden)
+        logits = self._logits[:wanted] if wanted <= _KEPT_ROWS else torch.empty(wanted, self.spec.vocab)
+        largest, flags = array("i", bytes(4 * wanted)), array("B", bytes(len(tokens) + wanted))
+        spoiled = self._library.decoder_step(
+            self._handle, tokens.buffer_info()[0], len(tokens), asked.buffer_info()[0], len(asked), wanted,
+            hidden.data_ptr(), logits.data_ptr(), largest.buffer_info()[0], flags.buffer_info()[0],
+        )  # fmt: skip
+        if spoiled == -1:
             raise MemoryError("no memory for the native library's step")
-        if failed:
-            raise ValueError(f"{len(x)} rows, and the step has another number of positions")
-        return x.index_select(0, step.hidden_rows), rows_not_finite(x)
+        if spoiled < 0:
+            raise ValueError(f"{len(tokens)} rows, and the step has another number of positions, or no such token")
+        return Evaluated(hidden, _rows(flags, step) if spoiled else [], logits, largest)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab], fp32, of [rows, hidden]."""
@@ -77,6 +112,12 @@ class NativeDecoder:
         norms = (self._norms[f"{prefix}{name}"].data_ptr() for name in ("attention_norm", "mlp_norm"))
         weights = (self._packed[f"{prefix}{name}"].handle for name in ("qkv", "o", "gate_up", "down"))
         return Layer(*norms, *weights)
+
+
+def _rows(flags: array[int], step: StepInput) -> list[int]:
+    """The step's rows that are flagged themselves, or whose logits are."""
+    rows = len(step.tokens)
+    return [place if place < rows else step.hidden_rows[place - rows] for place, flag in enumerate(flags) if flag]
 
 
 def _pack_all(

@@ -16,7 +16,7 @@ from headway.core.config import NATIVE
 from headway.core.errors import ConfigError
 
 #: As in native/headway.h.
-ABI = 9
+ABI = 10
 LEVELS = {"avx512bf16": 16, "avx512": 8, "avx2": 4, "neon": 2, "generic": 1}
 #: What adds up products of 8-bit numbers, the quickest first; and at which levels it may run.
 DOTS = {"avx512vnni": 32, "avxvnni": 16, "dotprod": 8, "avx2": 4, "neon": 2, "generic": 1}
@@ -60,9 +60,13 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
         [_pointer, _pointer, _pointer, _int, _pointer, _float, _long, _int, _pointer],
     ),
     "headway_layer_bytes": (_int, []),
-    "headway_decoder_open": (_pointer, [_pointer, _int, _float, _int, _pointer]),
+    "headway_decoder_bytes": (_int, []),
+    "headway_decoder_open": (_pointer, [_pointer, _int, _pointer]),
     "headway_decoder_close": (None, [_pointer]),
-    "headway_decoder_step": (_int, [_pointer, _pointer, _long]),
+    "headway_decoder_step": (
+        _int,
+        [_pointer, _pointer, _long, _pointer, _long, _long, _pointer, _pointer, _pointer, _pointer],
+    ),
 }
 
 
@@ -87,8 +91,11 @@ class Library:
             function = getattr(handle, name)
             function.restype, function.argtypes = result, arguments
         self._handle = handle
-        #: Of the structs that describe a model's attention, a span and a layer.
-        self.sizes = handle.headway_shape_bytes(), handle.headway_span_bytes(), handle.headway_layer_bytes()
+        #: Of the structs that describe a model's attention, a span, a layer and a decoder.
+        self.sizes = (
+            handle.headway_shape_bytes(), handle.headway_span_bytes(), handle.headway_layer_bytes(),
+            handle.headway_decoder_bytes(),
+        )  # fmt: skip
         self.pool_open, self.pool_close = handle.headway_pool_open, handle.headway_pool_close
         self.attention_open, self.attention_close = handle.headway_attention_open, handle.headway_attention_close
         self.attention_step, self.attention_layer = handle.headway_attention_step, handle.headway_attention_layer

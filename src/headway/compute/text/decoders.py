@@ -11,7 +11,7 @@ import torch
 from headway.compute.kernels.kept_probes import KeptProbes
 from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.kernels.paged import Attention
-from headway.compute.models.decoder import Decoder, StepInput, matrices
+from headway.compute.models.decoder import Decoder, Evaluated, StepInput, matrices
 from headway.compute.models.spec import DecoderSpec
 from headway.compute.native.attention import NativeAttention
 from headway.compute.native.decoder import NativeDecoder
@@ -26,7 +26,7 @@ ROUNDED_FROM = {"int8": "bf16", "int4": "fp32"}
 class Runs(Protocol):
     """A decoder: see `models.decoder.Decoder`."""
 
-    def __call__(self, step: StepInput) -> tuple[torch.Tensor, list[int]]: ...
+    def __call__(self, step: StepInput) -> Evaluated: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
 

@@ -198,16 +198,18 @@ class TextExecutor:
     def logits(self, spans: tuple[Span, ...], rows: list[int]) -> torch.Tensor:
         """Evaluate `spans` and give the logits at `rows` of their positions, counted through: [len(rows), vocab],
         fp32. Writes the state of the spans' positions."""
-        return self._head(self._decoder(self._input(spans, rows))[0])
+        return self._head(self._decoder(self._input(spans, rows)).hidden)
 
     def _answer(self, spans: tuple[Span, ...]) -> tuple[tuple[SpanResult, ...], tuple[int, ...]]:
         """The result of each span; and the places of the spans with numbers that are not finite."""
         asked = logit_rows(spans)
         wanted = [*asked.rows, *(row for row, _, _ in asked.scored)]
-        hidden, spoiled = self._decoder(self._input(spans, wanted))
-        logits = self._head(hidden[: len(asked.rows)])
-        spoiled += [asked.rows[row] for row in rows_not_finite(logits)]
-        chosen = choose(logits, asked.picks)
+        found = self._decoder(self._input(spans, wanted, len(asked.rows)))
+        hidden, spoiled, logits = found.hidden, found.spoiled, found.logits
+        if logits is None:
+            logits = self._head(hidden[: len(asked.rows)])
+            spoiled += [asked.rows[row] for row in rows_not_finite(logits)]
+        chosen = choose(logits, asked.picks, found.largest)
         said = [
             None if draw.logprobs is None else report(logits[row], token, draw.logprobs)
             for token, (row, draw) in zip(chosen, asked.picks, strict=True)
@@ -226,13 +228,8 @@ class TextExecutor:
         padding = self._rows(len(hidden)) - len(hidden)
         return self._decoder.logits(F.pad(hidden, (0, 0, 0, padding)) if padding else hidden)[: len(hidden)]
 
-    def _input(self, spans: tuple[Span, ...], hidden_rows: list[int]) -> StepInput:
-        count = sum(len(span.tokens) for span in spans)
-        rows = self._rows(count)
-        padding = [0] * (rows - count)
+    def _input(self, spans: tuple[Span, ...], hidden_rows: list[int], logit_rows: int = 0) -> StepInput:
         tokens = [token for span in spans for token in span.tokens]
-        return StepInput(
-            tokens=torch.tensor(tokens + padding),
-            attention=self._attention.step(spans, rows),
-            hidden_rows=torch.tensor(hidden_rows, dtype=torch.int64),
-        )
+        rows = self._rows(len(tokens))
+        tokens += [0] * (rows - len(tokens))
+        return StepInput(tokens, self._attention.step(spans, rows), hidden_rows, logit_rows)

@@ -53,6 +53,8 @@ def logit_rows(spans: tuple[Span, ...]) -> LogitRows:
 def spans_of(spans: tuple[Span, ...], rows: Iterable[int]) -> tuple[int, ...]:
     """Places of the spans that `rows` belong to, each once; rows past the last span (padding) are nobody's."""
     wanted, found, end = set(rows), [], 0
+    if not wanted:
+        return ()
     for place, span in enumerate(spans):
         first, end = end, end + len(span.tokens)
         if any(first <= row < end for row in wanted):
