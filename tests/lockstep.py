@@ -5,11 +5,11 @@ What the disk does, and when, is part of what they are told, so the reference is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headway.compute.fake import _EMPTY, _extend, expected_tokens
 from headway.core import events as ev
-from headway.core.plan import Draw, Sampling, Spent, StepPlan
+from headway.core.plan import Draw, Sampling, StepPlan
 from headway.core.request import Stage
 from headway.core.tiers import Fault
 from headway.memory.keys import KeyChain, Origin
@@ -92,7 +92,7 @@ class Lockstep:
             blocks=machine.blocks, block_tokens=machine.size, seats=machine.seats, step_tokens=machine.budget,
             max_bypass=machine.bypass, prefix_cache=setting.cache, policy=setting.policy, admit=setting.admit,
             vocab=VOCAB, host_slots=host, disk_slots=disk, most_copies=machine.copies, staging=staging,
-            disk_delay=None,
+            disk_delay=None, copy_ns=machine.copy_ns,
         )  # fmt: skip
         tiers = PlainTiers(machine.size, host, disk, machine.copies, staging)
         self.memory = Names(machine.blocks, machine.size, setting.cache, tiers)
@@ -166,10 +166,7 @@ class Lockstep:
         spoiled = [] if spoils is None else [list(self.moves)[spoils]]
         world.executor.spoils = lambda span: spoils is not None and span is plan.items[spoils]
         result = world.executor.run(plan)
-        copied = {"offload": len(plan.offloads), "reload": len(plan.reloads)}
-        took = {kind: rows * self.machine.copy_ns for kind, rows in copied.items() if rows and self.machine.copy_ns}
-        world.clock.advance(sum(took.values()))
-        result = replace(result, spent=tuple(Spent(kind, (), copied[kind], ns) for kind, ns in took.items()))
+        took = {spent.kind: spent.ns for spent in result.spent}
         self.plain.now = world.clock.now_ns()
         world.note(world.engine.commit(result))
         self.plain.commit(self.moves, spoiled, self.plain.now - self._planned_at, took)

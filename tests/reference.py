@@ -108,8 +108,9 @@ class Counts:
 
     # What only a memory with tiers has to do.
 
-    def open(self, now: int) -> None:
-        """A step is about to be planned."""
+    def open(self, now: int, room: int, every: int) -> None:
+        """A step is about to be planned, whose copies may take `room`. Where others wait for it, there is one `every`
+        so many ns."""
 
     def name(self, planned: bool) -> bool:
         """Whether the step has something to copy; if there is one, it is settled now what."""
@@ -164,6 +165,7 @@ class Reference:
         self.admit, self.answers = admit, list(answers or [])
         self.now = 0
         self.goes = False
+        self.latest: list[int] = []  # how long steps took that evaluated something
         self.told: list[tuple] = []
 
     @property
@@ -240,7 +242,9 @@ class Reference:
         waits: dict[str, tuple] = {}
         moves: dict[str, int] = {}
         left = self.budget
-        self.memory.open(self.now)
+        busy = self.running or self.returned
+        shortest = min(self.latest, default=0)
+        self.memory.open(self.now, *(min(10_000_000, shortest // 20), shortest) if busy else (10_000_000, 0))
         for r in sorted(self.running, key=self.order):
             while r in self.running and r.known - r.computed == 1 and self.lacks(r) > self.memory.available:
                 self.lose(max(self.running + self.holding, key=self.order), by=r)
@@ -343,6 +347,7 @@ class Reference:
         """What the step computed is there; it took `ns`, and of these the copies of each kind so many. Of those that
         are `spoiled` it is worth nothing."""
         flight, self.flight = self.flight, []
+        self.latest = [*self.latest, ns][-31:] if moves else self.latest
         self.memory.copied(well=True)
         self.memory.measure(self.now, moves.values(), ns, copied or {})
         failed = [r for r in flight if r.id in spoiled]

@@ -69,7 +69,7 @@ def told(pair: Lockstep) -> list[tuple]:
 
 
 #: For how many ticks the disk moves a block, the tiers' slots, how many blocks a step copies, and how long one takes.
-OF_TIERS = [(0, 9, 9, 64, 0), (2, 2, 9, 1, 0), (1, 3, 4, 64, 0), (1, 9, 9, 64, 800_000)]
+OF_TIERS = [(0, 9, 9, 64, 0), (2, 2, 9, 1, 0), (1, 3, 4, 64, 0), (1, 9, 9, 64, 800_000), (1, 9, 9, 64, 20_000)]
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)

@@ -12,7 +12,8 @@ from headway.core.request import Stage
 from headway.core.tiers import ReloadChoice
 from headway.core.verdict import Wait
 from headway.memory.slots import Slots
-from headway.policy.reload import Measured, choose
+from headway.policy.copies import MOST_NS, Room
+from headway.policy.reload import BlockSize, Measured, choose
 from world import World
 
 LONG = 64
@@ -334,8 +335,9 @@ def test_a_clock_that_jumps_at_any_stage_of_a_reload_changes_no_answer_and_no_co
         assert world.said["again", 0] == world.expected("again", 0, 3)
         assert world.counts("again").reused == 56
         known = world.model.pattern.tiering._measured
-        for rate in (known.prefill, known.copy, known.read):
-            assert (rate.per_second(world.clock.now_ns()) or 0) >= 0
+        for rate in (known.prefill, known.offload, known.reload, known.read):
+            now = world.clock.now_ns()
+            assert (rate.per_second(now) or 0) >= 0 and (rate.typical(now) or 0) >= 0
 
 
 def test_cancelled_between_the_plan_and_the_result_its_blocks_go_with_the_step():
@@ -385,8 +387,8 @@ def test_a_host_slot_that_is_read_into_is_nobody_elses_although_what_is_read_is_
     reload = tiers.begin([b"read"], [0])
     tiers.spoil(1, b"read")
     tiers.indexed(1, b"another")
-    tiers.name_offloads()
-    assert tiers.name() == ((), ()) and not tiers.host.room
+    tiers.name_offloads(64)
+    assert tiers.name(64) == ((), ()) and not tiers.host.room
     tiers.check()
     disk.end(0)
     tiers.collect()
@@ -398,9 +400,14 @@ def test_a_host_slot_that_is_read_into_is_nobody_elses_although_what_is_read_is_
 # -- the decision -----------------------------------------------------------------------------------------------
 
 
-def measured(prefill=None, copy=None, read=None) -> Measured:
+BLOCK, ALONE = BlockSize(2000, 2), Room(MOST_NS)
+
+
+def measured(prefill=None, copy=None, read=None, offload=None) -> Measured:
     known = Measured()
-    for rate, value in ((known.prefill, prefill), (known.copy, copy), (known.read, read)):
+    for rate, value in (
+        (known.prefill, prefill), (known.offload, offload), (known.reload, copy), (known.read, read),
+    ):  # fmt: skip
         if value is not None:
             rate.note(0, value, 1_000_000_000)
     return known
@@ -408,29 +415,29 @@ def measured(prefill=None, copy=None, read=None) -> Measured:
 
 def test_until_both_sides_are_measured_blocks_are_reloaded():
     for known in (measured(), measured(prefill=1e9), measured(copy=1), measured(prefill=1e9, copy=1)):
-        assert choose(0, 2, 1000, known, 0).reload
-    assert choose(2, 0, 1000, measured(prefill=1e9), 0) == ReloadChoice(True, 2, 0, None, 1e12)
+        assert choose(0, 2, BLOCK, known, 0, ALONE).reload
+    assert choose(2, 0, BLOCK, measured(prefill=1e9), 0, ALONE) == ReloadChoice(True, 2, 0, None, 1e12)
 
 
 def test_the_break_even_bandwidth_is_state_bytes_per_position_times_prefill_positions_per_second():
-    slow = choose(4, 0, 1000, measured(prefill=500, copy=499_000), 0)
-    fast = choose(4, 0, 1000, measured(prefill=500, copy=501_000), 0)
+    slow = choose(4, 0, BLOCK, measured(prefill=500, copy=499_000), 0, ALONE)
+    fast = choose(4, 0, BLOCK, measured(prefill=500, copy=501_000), 0, ALONE)
     assert not slow.reload and fast.reload and slow.break_even == fast.break_even == 500_000
 
 
 def test_a_block_from_disk_is_read_and_then_copied():
-    choice = choose(1, 3, 1000, measured(prefill=1, copy=4000, read=3000), 0)
+    choice = choose(1, 3, BLOCK, measured(prefill=1, copy=4000, read=3000), 0, ALONE)
     assert choice.bandwidth == pytest.approx(4 / (4 / 4000 + 3 / 3000))
 
 
 def test_what_was_measured_more_than_a_minute_ago_decides_nothing():
     known = measured(prefill=500, copy=1000)
-    assert not choose(4, 0, 1000, known, 60_000_000_000).reload
-    assert choose(4, 0, 1000, known, 60_000_000_001).reload
+    assert not choose(4, 0, BLOCK, known, 60_000_000_000, ALONE).reload
+    assert choose(4, 0, BLOCK, known, 60_000_000_001, ALONE).reload
 
 
 def test_a_clock_that_jumps_measures_nothing_absurd():
-    rate = measured(copy=1000).copy
+    rate = measured(copy=1000).reload
     rate.note(0, 5, 0)
     rate.note(0, 5, -7)
     assert rate.per_second(0) == 1000

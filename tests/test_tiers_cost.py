@@ -105,7 +105,7 @@ def test_a_read_that_is_over_costs_the_same_however_many_reloads_are_on_their_wa
         disk._queue[0][0] = 0
         spent = instructions(tiers.collect)
         assert tiers.ready and len(disk._queue) == 7
-        spent += instructions(lambda: tiers.ready) + instructions(tiers.name) + instructions(tiers.copied)
+        spent += instructions(lambda: tiers.ready) + instructions(lambda: tiers.name(64)) + instructions(tiers.copied)
         assert not tiers.ready and len(disk._queue) == 8
         tiers.check()
         return spent

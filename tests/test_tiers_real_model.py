@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from headway.artifacts.cache import Cache
 from headway.compute.executor import ModelFacts
@@ -24,6 +25,7 @@ from headway.compute.text.executor import TextExecutor
 from headway.core.clock import RealClock
 from headway.core.errors import ConfigError
 from headway.core.events import Offloaded, Reloaded
+from headway.core.plan import StepPlan
 from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
@@ -139,6 +141,28 @@ def keys(served: Served) -> list[bytes]:
 def served_state(served: Served, block: int) -> torch.Tensor:
     (model,) = served.engine.models.values()
     return model.executor._state.whole_blocks()[block]
+
+
+class NoTorch(TorchFunctionMode):
+    """Torch computes nothing meanwhile."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        raise AssertionError(f"torch does {function}")
+
+
+def test_a_step_copies_to_host_memory_and_back_without_torch_whose_threads_would_be_waited_for(tiny, tmp_path):
+    loaded = executor(tiny, tmp_path)
+    host = loaded.keep_outside(3)
+    whole = loaded._state.whole_blocks()
+    with torch.inference_mode():
+        before = whole.normal_(generator=torch.Generator().manual_seed(1)).clone()
+    with NoTorch():
+        out = loaded.run(StepPlan(1, (), offloads=((4, 2), (7, 0))))
+        back = loaded.run(StepPlan(2, (), reloads=((0, 1), (2, 9))))
+    assert [(each.kind, each.rows) for each in (*out.spent, *back.spent)] == [("offload", 2), ("reload", 2)]
+    assert bytes(host.bytes(2)) == before[4].numpy().tobytes() and not any(host.bytes(1))
+    wanted = {1: 7, 9: 4}
+    assert all(torch.equal(whole[block], before[wanted.get(block, block)]) for block in range(len(whole)))
 
 
 def test_after_a_restart_the_prefix_comes_from_disk(tiny, tmp_path):

@@ -160,8 +160,8 @@ class Names(Counts):
 
     # -- tiers -----------------------------------------------------------------------------------------------
 
-    def open(self, now: int) -> None:
-        self.tiers.now = now
+    def open(self, now: int, room: int, every: int) -> None:
+        self.tiers.now, self.tiers.room, self.tiers.every = now, room, every
         self.tiers.choose_offloads()
 
     def name(self, planned: bool) -> bool:
@@ -175,7 +175,7 @@ class Names(Counts):
         for each, took in copied.items():
             blocks = len(self.tiers.last[each])
             if blocks:
-                self.tiers.rates["copy"].note(now, blocks * self.size, took)
+                self.tiers.rates[each].note(now, blocks * self.size, took)
                 ns -= took
         if 2 * sum(span for span in spans if span >= self.size) > sum(spans):
             self.tiers.rates["prefill"].note(now, sum(spans), ns)
@@ -305,11 +305,17 @@ class Measurements:
         fresh = [(positions, ns) for at, positions, ns in self.notes if 0 <= now - at <= 60 * 10**9]
         return Fraction(sum(ns for _, ns in fresh), sum(positions for positions, _ in fresh)) if fresh else None
 
+    def typical_ns(self, now: int) -> Fraction | None:
+        """Half of them are as fast."""
+        fresh = [(positions, ns) for at, positions, ns in self.notes if 0 <= now - at <= 60 * 10**9]
+        return sorted(Fraction(ns, positions) for positions, ns in fresh)[(len(fresh) - 1) // 2] if fresh else None
+
 
 class PlainTiers:
     """`host` slots beside the pool and `disk` slots; with `staging` the host slots are only the way to the disk. One
-    step copies `copies` blocks at most in each direction. `moving` is what the disk does; `over` is told by whoever
-    plays the disk: moves that ended, and what went wrong with them."""
+    step copies `copies` blocks at most in each direction, and one at least, but no more than `room` has time for.
+    `moving` is what the disk does; `over` is told by whoever plays the disk: moves that ended, and what was wrong.
+    """
 
     def __init__(self, size: int, host: int = 0, disk: int = 0, copies: int = 64, staging: bool = False) -> None:
         self.size, self.copies, self.staging = size, copies, staging
@@ -328,8 +334,8 @@ class PlainTiers:
         self.came: Counter[str] = Counter()
         self.wrong: Counter[str] = Counter()
         self.last: dict[str, list[Name]] = {"offload": [], "reload": []}
-        self.rates = {kind: Measurements() for kind in ("prefill", "copy", "read")}
-        self.now = 0
+        self.rates = {kind: Measurements() for kind in ("prefill", "offload", "reload", "read")}
+        self.now = self.room = self.every = 0
 
     @property
     def gives_up(self) -> bool:
@@ -363,8 +369,18 @@ class PlainTiers:
         else:
             self.disk.forget(block.name)
 
+    def block_ns(self, kind: str) -> Fraction:
+        """How long a block takes that is copied: as measured, or as measured the other way, or a ns for each of the 8
+        bytes of a position."""
+        other = "reload" if kind == "offload" else "offload"
+        return self.size * (self.rates[kind].typical_ns(self.now) or self.rates[other].typical_ns(self.now) or 8)
+
+    def fit(self, ns: Fraction, kind: str) -> int:
+        return min(self.copies, max(1, int(max(0, ns) / self.block_ns(kind))))
+
     def choose_offloads(self) -> None:
-        while self.queue and self.host.next and len(self.offloads) < self.copies:
+        most = self.fit(Fraction(self.room // 2 if self.copyable else self.room), "offload")
+        while self.queue and self.host.next and len(self.offloads) < most:
             block = self.queue.pop(0)
             if not self.host.find(block.name, coming=True):
                 self.offloads.append((block.name, self.host.claim(block.name)))
@@ -384,10 +400,14 @@ class PlainTiers:
 
     def worth(self, stored: list[Name]) -> bool:
         """Whether a position comes back faster than it is computed; yes, as long as that is not known."""
-        prefill, copy, read = (self.rates[kind].ns_each(self.now) for kind in ("prefill", "copy", "read"))
+        prefill, read = (self.rates[kind].ns_each(self.now) for kind in ("prefill", "read"))
+        reload, offload = (self.rates[kind].typical_ns(self.now) for kind in ("reload", "offload"))
+        copy = reload or offload
         on_disk = sum(self.where(name) == "disk" for name in stored)
         if prefill is None or copy is None or (on_disk and read is None):
             return True
+        if self.every:  # so many come with each step
+            copy += Fraction(self.every, self.size * max(1, int(self.room / (self.size * copy))))
         return copy + (Fraction(on_disk, len(stored)) * read if on_disk else 0) <= prefill
 
     def begin(self, stored: Iterable[Name]) -> PlainReload:
@@ -463,7 +483,9 @@ class PlainTiers:
         """A step is due for copies alone, too."""
         due = bool(self.offloads or (self.queue and self.host.next) or self.copyable)
         if planned or due:
-            self.copying, self.copyable = self.copyable[: self.copies], self.copyable[self.copies :]
+            left = self.room - len(self.offloads) * self.block_ns("offload")
+            most = self.fit(left, "reload")
+            self.copying, self.copyable = self.copyable[:most], self.copyable[most:]
             for part in self.copying:
                 part.at = "copying"
             self.last = {

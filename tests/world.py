@@ -90,6 +90,7 @@ class World:
         disk_delay: int | None = 0,
         most_copies: int = 64,
         staging: bool = False,
+        copy_ns: int = 0,
         **options: object,
     ) -> None:
         if drafter is not None:
@@ -100,7 +101,7 @@ class World:
         self.story = Story()
         self.executor = FakeExecutor(
             blocks=blocks, block_tokens=block_tokens, vocab=vocab, max_context=model_context, eos_ids=eos_ids,
-            clock=self.clock, host_slots=host_slots,
+            clock=self.clock, host_slots=host_slots, copy_ns=copy_ns,
             cost_ns=linear_cost(step_ns=1_000_000, position_ns=10_000),
         )  # fmt: skip
         self.tiers = self.disk = None

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from headway.compute.executor import ModelFacts
 from headway.core.clock import ModelledClock
 from headway.core.errors import InvariantError
-from headway.core.plan import Draw, Span, SpanResult, StepPlan, StepResult, TokenLogprob
+from headway.core.plan import Draw, Span, SpanResult, Spent, StepPlan, StepResult, TokenLogprob
 
 _EMPTY = 0
 _Logprobs: TypeAlias = tuple[TokenLogprob, ...]
@@ -75,7 +75,7 @@ def linear_cost(*, step_ns: int, position_ns: int) -> Callable[[StepPlan], int]:
 
 class FakeExecutor:
     """Implements `Executor` over a pool of `blocks` blocks, and `host_slots` slots of host memory. `run` moves
-    `clock` by `cost_ns(plan)`."""
+    `clock` by `cost_ns(plan)`, and by `copy_ns` for each block that it copies from or to host memory."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class FakeExecutor:
         clock: ModelledClock | None = None,
         cost_ns: Callable[[StepPlan], int] = no_cost,
         host_slots: int = 0,
+        copy_ns: int = 0,
     ) -> None:
         self.vocab = vocab
         self.runs = 0
@@ -96,6 +97,7 @@ class FakeExecutor:
         self.spoils: Callable[[Span], bool] = lambda span: False
         self._clock = clock
         self._cost_ns = cost_ns
+        self.copy_ns = copy_ns
         self._block_tokens = block_tokens
         self._slots = [_EMPTY] * (blocks * block_tokens)
         #: What lies in each host slot: the content of one block.
@@ -134,9 +136,11 @@ class FakeExecutor:
             for position in range(span.start, span.end):
                 self._slots[self._slot(span, position)] = _EMPTY
         self._copy(plan.copies)
+        copied = {"offload": len(plan.offloads), "reload": len(plan.reloads)}
+        spent = tuple(Spent(kind, (), count, count * self.copy_ns) for kind, count in copied.items() if count)
         if self._clock is not None:
-            self._clock.advance(self._cost_ns(plan))
-        return StepResult(results, spoiled)
+            self._clock.advance(self._cost_ns(plan) + sum(each.ns for each in spent))
+        return StepResult(results, spoiled, spent)
 
     def _copy(self, pairs: Iterable[tuple[int, int]]) -> None:
         size = self._block_tokens

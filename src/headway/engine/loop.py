@@ -36,6 +36,7 @@ from headway.core.verdict import Input, Wait
 from headway.engine.pattern import Books, Entry
 from headway.engine.planner import Planner
 from headway.engine.served import ServedModel
+from headway.policy.copies import room
 from headway.policy.progress import APART_NS, TIMES
 from headway.policy.turns import Pace, caught_up, next_turn
 from headway.policy.waiting import never
@@ -241,7 +242,9 @@ class Engine:
         paces = [each.pace(at) for each in busy] if len(busy) > 1 else [Pace(0)]
         turn = next_turn(shares, paces, budgets, self._slowdown)
         model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
-        planner = Planner(model, self.steps + 1, at, self.emit, max(turn.budget, model.least_budget), kept)
+        budget = max(turn.budget, model.least_budget)
+        copies = room(each.fastest_ns for each in busy if each.queues.running or each.queues.returned)
+        planner = Planner(model, self.steps + 1, at, self.emit, budget, copies, kept)
         planner.fill()
         return model, planner
 
@@ -287,7 +290,7 @@ class Engine:
     def abort(self, message: str) -> None:
         """The planned step failed: its requests fail, everyone else is untouched. Space that nobody else holds goes
         back unindexed, also what was indexed before: who knows what the failure left in it."""
-        flight = self._take_flight()
+        flight = self._take_flight(failed=True)
         model, at = flight.model, self.clock.now_ns()
         model.pattern.aborted()
         failed = self._fail_all(model, flight.requests)
@@ -425,14 +428,15 @@ class Engine:
             model.queues.end(request, Stage.FAILED)
         return alive
 
-    def _take_flight(self) -> _Flight:
+    def _take_flight(self, *, failed: bool = False) -> _Flight:
         flight, self._flight = self._flight, None
         if flight is None:
             raise InvariantError("a result arrived while no step is in flight")
         for request in flight.requests:
             request.in_flight -= 1
         now = self.clock.now_ns()
-        flight.model.spent(now - flight.planned_at, flight.plan.cost, now, divided=flight.divided)
+        cost = 0 if failed else flight.plan.cost
+        flight.model.spent(now - flight.planned_at, cost, now, divided=flight.divided)
         return flight
 
     def _settle(self, flight: _Flight) -> list[tuple[Request, str]]:

@@ -21,18 +21,27 @@ from headway.engine.served import ServedModel
 from headway.policy import admit, preempt
 from headway.policy.admit import Admission, Kept
 from headway.policy.budget import beside, granted
+from headway.policy.copies import Room as CopyRoom
 from headway.policy.waiting import Room, judge, look_further, no_budget
 
 _NAMED_HOLDERS = 5
 
 
 class Planner:
-    """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern.
+    """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern,
+    and `copies` the room for what it copies between pool and tiers.
     `kept` names the model for whose pace that budget was cut; `head` is the first request in order that waits.
     `divided`: an item is in it, all of it or in part, that could be divided."""
 
     def __init__(
-        self, model: ServedModel, step: int, at: int, emit: Callable[[AnyEvent], None], budget: int, kept: str = ""
+        self,
+        model: ServedModel,
+        step: int,
+        at: int,
+        emit: Callable[[AnyEvent], None],
+        budget: int,
+        copies: CopyRoom,
+        kept: str = "",
     ) -> None:
         self.entries: list[Entry] = []
         self.waits: dict[str, Wait] = {}
@@ -52,7 +61,7 @@ class Planner:
         self._behind: list[Request] = []
         self._holders: tuple[tuple[Holder, ...], int] | None = None
         self._admission: Admission | None = None
-        self._pattern.open(step, at)
+        self._pattern.open(step, at, copies)
         self._promises = model.promises
         if self._promises is not None:
             self._promises.open(at, continued=model.stopped_at is not None)

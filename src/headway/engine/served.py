@@ -89,6 +89,7 @@ class ServedModel:
         self.repeats = Repeats()
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_STEPS)  # nanoseconds and cost
         self._divided: deque[tuple[int, int]] = deque(maxlen=_RECENT_DIVIDED)
+        self._latest: deque[int] = deque(maxlen=_RECENT_STEPS)  # nanoseconds of both kinds
         order = ORDERS[self.options.policy]
         if size is not None:
             order = shorter_first(order, size, step=self.options.step_tokens, within=self.options.max_bypass)
@@ -106,6 +107,11 @@ class ServedModel:
         """What it had of the device so far."""
         return Share(self.device_ns, self.weight)
 
+    @property
+    def fastest_ns(self) -> int:
+        """How long the shortest of its latest steps took; 0: it has had none."""
+        return min(self._latest, default=0)
+
     def pace(self, now: int) -> Pace:
         """How long its steps take, as measured, and whether callers wait for the next one."""
         paced = self.pattern.paced and bool(self.queues.running)
@@ -114,11 +120,16 @@ class ServedModel:
 
     def spent(self, ns: int, cost: int, at: int, *, divided: bool = False) -> None:
         """A step of its own took `ns` of the device and ended at `at`; in it something was `divided`, or might have
-        been. Changes its share and its pace."""
+        been. Changes its share, and its pace, of which steps say nothing that evaluated nothing: they only copied, or
+        failed."""
         self.device_ns += ns
         self.stopped_at = at
+        if not cost:
+            return
         (self._divided if divided else self._recent).append((ns, cost))
-        if self.options.policy == "deadline" and cost:
+        if ns > 0:  # a clock that went back measured nothing
+            self._latest.append(ns)
+        if self.options.policy == "deadline":
             self.fastest = self.fastest.after(ns, cost, self.options.step_tokens)
 
     def too_late(self, request: Request, new: NewRequest, now: int) -> Never | None:

@@ -113,8 +113,8 @@ class Happened:
 
 
 class Tiers:
-    """The tiers of one pool. `most_copies` bounds what one step copies in each direction, so that no step is held
-    up; `staging` says that the host slots are no tier of their own. After `_MOST_FAILED` writes in a row that failed,
+    """The tiers of one pool. `most_copies` bounds what one step copies in each direction, whatever else bounds it;
+    `staging` says that the host slots are no tier of their own. After `_MOST_FAILED` writes in a row that failed,
     none are tried any more: the disk is full, or gone."""
 
     _MOST_FAILED = 3
@@ -176,10 +176,11 @@ class Tiers:
         elif self.disk is not None and key in self.disk:
             self._forget_on_disk(key)
 
-    def name_offloads(self) -> None:
-        """Choose what the next step copies to host slots. Asked before the step takes any block: what it copies is
-        read before anything is written."""
-        while self._queued and self.host.room and len(self._offloads) < self._most_copies:
+    def name_offloads(self, most: int) -> None:
+        """Choose what the next step copies to host slots, `most` blocks at most. Asked before the step takes any
+        block: what it copies is read before anything is written."""
+        most = min(most, self._most_copies)
+        while self._queued and self.host.room and len(self._offloads) < most:
             block = next(iter(self._queued))
             key = self._queued.pop(block)
             if not self.host.expects(key):
@@ -257,9 +258,20 @@ class Tiers:
         moved = self._wrote_ever if self._writing else self._copied_ever
         return Backlog(tier, self._writing, len(self._queued), self.host.pinned, self.host.total, moved)
 
-    def name(self) -> tuple[Pairs, Pairs]:
-        """What the step that is planned copies: (block, host slot) of offloads, (host slot, block) of reloads."""
-        for part in list(islice(self._copyable, self._most_copies)):
+    @property
+    def named(self) -> int:
+        """How many blocks the next step copies to host slots."""
+        return len(self._offloads)
+
+    @property
+    def loadable(self) -> int:
+        """How many blocks a step could copy to the pool now."""
+        return len(self._copyable)
+
+    def name(self, most: int) -> tuple[Pairs, Pairs]:
+        """What the step that is planned copies: (block, host slot) of offloads, (host slot, block) of reloads, `most`
+        of these at most."""
+        for part in list(islice(self._copyable, min(most, self._most_copies))):
             del self._copyable[part]
             self._copying.append(part)
             part.at = "copying"

@@ -30,6 +30,10 @@ class PagedState:
         self.block_planes = spec.layers * self.planes
         shape = blocks, spec.layers, self.planes, block_tokens, format.items(spec.head_dim)
         self._all = _untouched_zeros(math.prod(shape) * format.dtype.itemsize).view(format.dtype).view(shape)
+        #: The same memory as [blocks, bytes of a block]. Whole blocks go to host slots and back by it: numpy copies
+        #: on the thread that asks. Torch would divide a copy among its threads and wait for all of them, and where
+        #: other work has their cores, for a time slice of the system's, once for each block.
+        self.bytes = self._all.view(blocks, -1).view(torch.uint8).numpy()
         flat = self._all.view(blocks * self.block_planes, -1)
         #: Of each layer what is gathered, rows of [block_tokens · items]: plane p of block b is b · block_planes + p.
         self.layer_blocks = [flat[layer * self.planes :] for layer in range(spec.layers)]
@@ -81,30 +85,26 @@ class PagedState:
 
     def offload(self, pairs: Sequence[tuple[int, int]], host: HostSlots) -> None:
         """Copy blocks to host slots: (block, slot) each."""
-        blocks = self.whole_blocks()
         for block, slot in pairs:
-            host.blocks[slot].copy_(blocks[block])
+            host.blocks[slot] = self.bytes[block]
 
     def reload(self, pairs: Sequence[tuple[int, int]], host: HostSlots) -> None:
         """Copy host slots to blocks: (slot, block) each."""
-        blocks = self.whole_blocks()
         for slot, block in pairs:
-            blocks[block].copy_(host.blocks[slot])
+            self.bytes[block] = host.blocks[slot]
 
 
 class HostSlots:
-    """Host memory for `slots` blocks of a pool, outside of it, bit for bit what the pool holds: [slots, all of a
-    block]. Memory is touched only as slots are written."""
+    """Host memory for `slots` blocks of a pool, outside of it, bit for bit what the pool holds: `blocks` is [slots,
+    bytes of a block]. Memory is touched only as slots are written."""
 
     def __init__(self, state: PagedState, slots: int) -> None:
-        shape = slots, state.whole_blocks().shape[1]
-        self._bytes = _untouched_zeros(math.prod(shape) * state.format.dtype.itemsize)
-        self.blocks = self._bytes.view(state.format.dtype).view(shape)
+        size = state.bytes.shape[1]
+        self.blocks = _untouched_zeros(slots * size).numpy().reshape(slots, size)
 
     def bytes(self, slot: int) -> memoryview:
         """The bytes of one slot, to be read or written by whoever moves it elsewhere."""
-        size = len(self._bytes) // len(self.blocks)
-        return memoryview(self._bytes.numpy().data)[slot * size : (slot + 1) * size]
+        return memoryview(self.blocks[slot].data)
 
 
 def _untouched_zeros(size: int) -> torch.Tensor:

@@ -26,6 +26,7 @@ from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Returning, Sequence, TextProgress
 from headway.patterns.text.tiering import Tiering
 from headway.policy.admit import AnswerLengths, Outlook
+from headway.policy.copies import Room
 from headway.policy.deadline import LeastWork
 from headway.policy.schedule import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
@@ -97,9 +98,9 @@ class TextPattern:
     def moves(self) -> bool:
         return self.tiering.moves
 
-    def open(self, step: int, at: int) -> None:
+    def open(self, step: int, at: int, copies: Room) -> None:
         self.space.step = step
-        self.tiering.open(at)
+        self.tiering.open(at, copies)
 
     def reloads(self, quote: Quote) -> bool:
         return quote.choice is not None and quote.choice.reload

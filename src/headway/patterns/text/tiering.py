@@ -12,12 +12,10 @@ from headway.memory.pool import BlockPool
 from headway.memory.reserve import Reservation
 from headway.memory.tiers import Happened, Pairs, Tiers
 from headway.patterns.text.sequence import Returning, TextProgress
-from headway.policy import reload as policy
+from headway.policy.copies import Room
 from headway.policy.progress import TIMES, Writes
+from headway.policy.reload import BlockSize, Measured, choose
 from headway.policy.waiting import awaits_reload
-
-#: Kinds of `Spent` that are copies between pool and host memory.
-COPIES = ("offload", "reload")
 
 
 class Tiering:
@@ -26,9 +24,10 @@ class Tiering:
     def __init__(self, pool: BlockPool, block_bytes: int) -> None:
         self._pool = pool
         self._block_bytes = block_bytes
-        self._measured = policy.Measured()
+        self._measured = Measured()
         self._writes = Writes()
         self._now = 0
+        self._room = Room(0)
 
     @property
     def copies(self) -> bool:
@@ -46,8 +45,8 @@ class Tiering:
         """Whether the blocks of these keys, which lie in tiers, are reloaded. Changes nothing."""
         assert self._pool.tiers is not None
         host, disk = self._pool.tiers.count(stored)
-        position_bytes = self._block_bytes / self._pool.block_tokens
-        return policy.choose(host, disk, position_bytes, self._measured, self._now)
+        block = BlockSize(self._block_bytes, self._pool.block_tokens)
+        return choose(host, disk, block, self._measured, self._now, self._room)
 
     def begin(self, progress: TextProgress, reservation: Reservation, miss: Miss) -> Wait:
         """Bring back what was reserved for a request and lies in tiers, to its leading sequence. Returns what it
@@ -85,24 +84,32 @@ class Tiering:
 
     # -- the step --------------------------------------------------------------------------------------------
 
-    def open(self, at: int) -> None:
-        """A step is about to be planned, and has taken no block yet."""
-        self._now = at
-        if self._pool.tiers is not None:
-            self._pool.tiers.name_offloads()
+    def open(self, at: int, room: Room) -> None:
+        """A step is about to be planned, and has taken no block yet; its copies have so much room. Half of it is for
+        reloads, where there are any."""
+        self._now, self._room = at, room
+        tiers = self._pool.tiers
+        if tiers is not None and tiers.ready:
+            own = Room(room.ns // 2) if tiers.loadable else room
+            tiers.name_offloads(own.blocks(self._block_bytes, self._measured.copies("offload", at)))
 
     def name(self) -> tuple[Pairs, Pairs]:
-        """`offloads` and `reloads` of the step's plan."""
-        return self._pool.tiers.name() if self._pool.tiers is not None else ((), ())
+        """`offloads` and `reloads` of the step's plan: reloads have the room that offloads leave."""
+        tiers = self._pool.tiers
+        if tiers is None or not tiers.ready:
+            return (), ()
+        left = self._room.without(tiers.named, self._block_bytes, self._measured.copies("offload", self._now))
+        return tiers.name(left.blocks(self._block_bytes, self._measured.copies("reload", self._now)))
 
     def committed(self, plan: StepPlan, result: StepResult, at: int, ns: int) -> None:
         """What the step copied is there. Its copies are measured, and its prefill, where that is most of it."""
         if self._pool.tiers is None:
             return
         self._pool.tiers.copied()
-        copies = [spent for spent in result.spent if spent.kind in COPIES]
+        rates = {"offload": self._measured.offload, "reload": self._measured.reload}
+        copies = [spent for spent in result.spent if spent.kind in rates]
         for spent in copies:
-            self._measured.copy.note(at, spent.rows * self._block_bytes, spent.ns)
+            rates[spent.kind].note(at, spent.rows * self._block_bytes, spent.ns)
         chunks = sum(
             item.cost for item in plan.items if isinstance(item, Span) and item.cost >= self._pool.block_tokens
         )
