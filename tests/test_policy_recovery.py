@@ -259,7 +259,7 @@ def eager() -> dict[str, bench.Run]:
 def short() -> dict[str, bench.Run]:
     blocks = SHORT.blocks(2, 1)
     cut = bench.serve(SHORT, Setting(blocks, "auto"))
-    advised, _ = bench.as_advised(cut.setting, found(cut)).values()
+    advised, *_ = bench.as_advised(cut.setting, found(cut)).values()
     return {"cut": cut, "advised": bench.serve(SHORT, advised, since=11, until=21)}
 
 
@@ -320,6 +320,18 @@ def test_a_cut_that_keeps_demand_out_names_what_covers_it_and_with_that_the_same
     assert "no loss of quality" in finding.next and "serve with --state bf16 (2 times the blocks" in finding.but
     assert "--state int8 (3.8 times the blocks; its values are rounded more, perplexity " in finding.but
     assert not advised.told and advised.rates.preempted == 0 and advised.rates.goodput > cut.rates.goodput
+
+
+def test_the_experiment_serves_with_all_that_the_doctor_advises(short):
+    cut = short["cut"]
+    finding = found(cut)
+    settings = bench.as_advised(cut.setting, finding)
+    for words, setting in settings.items():
+        option, times = words.removeprefix("serve with ").partition(" (")[::2]
+        assert f"serve with {option} " in f"{finding.next} {finding.but}"
+        assert times.rstrip(")") in finding.but and setting.blocks > cut.blocks
+    assert len(settings) == f"{finding.next} {finding.but}".count("serve with ") == 3
+    assert [setting.blocks for setting in settings.values()][1:] == [2 * cut.blocks, int(3.8 * cut.blocks)]
 
 
 def test_what_a_cut_keeps_out_is_the_same_whether_it_waits_or_is_turned_away(short):
