@@ -10,12 +10,17 @@ from headway.core.clock import ModelledClock
 from headway.core.errors import InvalidRequest
 from headway.core.events import AnyEvent, Cancelled, Stepped
 from headway.core.plan import DecodePixels, Encode, StepPlan, StepResult, Update
-from headway.core.request import ImageRequest, Pictured, Stage
+from headway.core.price import Price
+from headway.core.request import ImageRequest, Pictured, Request, Stage
 from headway.engine.loop import Engine
+from headway.engine.planner import Planner
 from headway.engine.served import EngineOptions
 from headway.memory.bytes import BytePool
+from headway.page.words import Question, answer
 from headway.patterns.image.pattern import image_model, preview_places
 from headway.story.reduce.reducer import Story
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
 
 IMAGES = ImageFacts(width=16, height=16, least=8, most=32, multiple=4, most_updates=1000, noise="fake")
 LATENT = 100
@@ -156,6 +161,58 @@ def test_a_preempted_image_begins_again_and_shows_no_preview_twice() -> None:
     world.run()
     assert [preview for preview, _ in world.of("mine")] == [0, 1, None]
     assert world.of("mine")[1:] == [(1, expected_picture(asked(new), 4)), (None, expected_picture(asked(new)))]
+
+
+@pytest.mark.parametrize(
+    ("steps", "lost", "says"),
+    [
+        (1, 1, "its latent is gone, so its encoding is to be done again."),
+        (2, 2, "its latent is gone, so its encoding and 1 update are to be done again."),
+        (5, 4, "its latent is gone, so its encoding and 3 updates are to be done again."),  # one step was a preview
+        (8, 7, "its latent is gone, so its encoding and 6 updates are to be done again."),  # its pixels are left
+    ],
+)
+def test_what_a_preempted_image_lost_is_said_by_why_and_by_the_page_and_is_what_it_does_again(
+    steps: int, lost: int, says: str
+) -> None:
+    world = World()
+    request, other = world.engine.add(image("mine", 6, previews=1)), world.engine.add(image("other", 9))
+    for _ in range(steps):
+        world.step()
+    preempt(world, request, by=other)
+    record = world.story.record("mine")
+    view = request_view(world.story, record, world.clock.now_ns())
+    sentence = f"Preempted at step {steps + 1} for other: {says}"
+    assert sentence in tell(view) and record.preempted[-1].price == Price(recompute=lost)
+    assert sentence in answer(Question(rows=(), chosen=view)).chosen
+    assert tell(view)[0] == "mine is waiting to resume: it was preempted once."
+    before = len(world.doings("mine"))
+    world.run()
+    doings = world.doings("mine")
+    assert doings[before : before + lost] == ["encode", *["update"] * (lost - 1)]
+    assert len([each for each in doings if each != "decode_pixels"]) == 7 + lost, "and nothing else again"
+
+
+def test_an_image_that_could_not_go_on_itself_and_one_to_which_nothing_was_done_are_told_so_too() -> None:
+    world = World()
+    request = world.engine.add(image("mine", 3))
+    plan = world.engine.plan()
+    assert plan is not None
+    world.engine.commit(world.executor.run(plan))
+    preempt(world, request, by=request)
+    world.step()
+    request.progress.done = 0  # as if it were preempted in the step that admits it
+    preempt(world, request, by=request)
+    told = tell(request_view(world.story, world.story.record("mine"), 0))
+    assert (
+        "Last preempted at step 3 since it could not grow: its latent is gone, and nothing had been done to it."
+    ) in told
+
+
+def preempt(world: World, victim: Request, by: Request) -> None:
+    """As a step does that lacks space. No step lacks any of images: each takes all that it needs at its admission."""
+    planner = Planner(world.model, world.engine.steps + 1, world.clock.now_ns(), world._emit, 4)
+    planner._preempt(victim, by=by, taken=0)
 
 
 def test_an_encoding_joins_between_updates_and_all_that_runs_moves_by_one_item() -> None:

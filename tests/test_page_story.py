@@ -16,6 +16,7 @@ from playwright.sync_api import Browser
 from browser import chromium, opened
 from headway.core import events as ev
 from headway.core.tiers import TierLevel
+from headway.engine.planner import Planner
 from headway.page.routes import assets, self_contained
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import pool_view, request_view, request_views
@@ -93,7 +94,7 @@ def cells(story: Story) -> list[str]:
     ]
 
 
-LATE = """async ([events, answers, before, behind]) => {
+LATE = """async ([events, answers, before, behind, records]) => {
   const { Tape } = await import("page/tape.js");
   const { seeds } = await import("page/seed.js");
   const cells = ({ pool }) => Array.from({ length: pool.total }, (_, block) => {
@@ -102,7 +103,7 @@ LATE = """async ([events, answers, before, behind]) => {
   });
   const shown = ({ story }) => JSON.stringify([
     cells(story.model("fake")),
-    [...story.live.values()].filter((one) => one.stage === "running").map((one) => [
+    records && [...story.live.values()].filter((one) => one.stage === "running").map((one) => [
       one.id, one.sequences.map(({ emitted, computed, counts, blocks }) => [emitted, computed, counts, blocks]),
     ]).sort(),
   ]);
@@ -161,10 +162,82 @@ def test_a_page_that_is_opened_at_any_moment_knows_every_block_from_what_the_ser
     told = json.loads(msgspec.json.encode(events))
     with opened(browser, file.as_uri()) as page:
         for before in (0, 60):
-            found = page.evaluate(LATE, [told, answers, before, 20])
+            found = page.evaluate(LATE, [told, answers, before, 20, True])
             assert found["wrong"] == []
             assert found["claims"]["wrong"] == 0
             assert (found["claims"]["right"] > 1000) == bool(before)
+
+
+@pytest.mark.parametrize("told_of", ["the first", "the last", "nobody"])
+def test_a_page_that_is_opened_beside_more_requests_than_it_is_told_of_knows_whose_each_block_is(
+    browser: Browser, tmp_path: Path, told_of: str
+) -> None:
+    """Of the others it learns from the pool which blocks they hold, and then by their events."""
+    events, story, answers, missing = delivered(log()), Story(delivers=True), {}, set()
+    for number, event in enumerate(events, 1):
+        story.fold(event)
+        if number % 11 and not isinstance(event, ev.Cancelled | ev.Delivered):
+            continue
+        live = [*story.live.values()]
+        half = len(live) // 2
+        shown = {"the first": live[:half], "the last": live[half:], "nobody": []}[told_of]
+        missing |= {each.id for each in live if each not in shown and any(one.blocks for one in each.sequences)}
+        views = as_json(request_views(story, shown, event.at))
+        answers[number] = {"data": views}, as_json(pool_view(story, blocks=True))
+    assert len(missing) > 7
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "late"))
+    told = json.loads(msgspec.json.encode(events))
+    with opened(browser, file.as_uri()) as page:
+        for before in (0, 60):
+            found = page.evaluate(LATE, [told, answers, before, 200, False])
+            assert found["wrong"] == []
+            assert found["claims"]["wrong"] == 0
+
+
+STRANGERS = """async () => {
+  const { Story } = await import("page/story.js");
+  const { Record, SequenceRecord } = await import("page/record.js");
+  const held = { s: [[0, 1], [1]], t: [[1]], u: [[2]] };
+  const held_blocks = Object.entries(held).map(([id, tables]) => ({ id, stage: "running", tables }));
+  const story = new Story();
+  const models = [{ model: "m", pattern: "text", live: 3, reusable: 0, free: 1, seats: 3, reusable_blocks: [],
+    held_blocks }];
+  story.fold({ event: "pooled", at: 1, models });
+  const cells = (one) => [0, 1, 2, 3].map((block) => {
+    const { state, owners, references } = one.model("m").pool.cell(block);
+    return state === "live" ? `${owners.map(({ id }) => id).join(" ")} ${references}` : state;
+  });
+  const told = { first: cells(story), references: [...story.references("m")], rows: story.live.size };
+  const before = story.clone();
+  story.fold({ event: "finished", at: 2, id: "s", reason: "stop" });
+  const record = new Record("u", "text", 0, "m");
+  Object.assign(record, { stage: "running", sequences: [new SequenceRecord(0, 9)] });
+  story.fold({ event: "adopted", at: 3, record });
+  told.adopted = [cells(story), story.live.get("u").sequences[0].blocks.slice(), [...story.references("m")]];
+  story.fold({ event: "cancelled", at: 4, id: "u", by: "client", levels: { live: 1, reusable: 1, free: 2 },
+    reusable: [2] });
+  told.over = cells(story);
+  told.before = cells(before);
+  before.fold({ event: "failed", at: 5, id: "s", message: "", reason: "engine" });
+  told.failed = cells(before);
+  return told;
+}"""
+
+
+def test_of_a_request_that_only_the_pool_tells_of_each_block_is_drawn_as_its_own_until_it_is_over(
+    browser: Browser, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(self_contained([], "strangers"))
+    with opened(browser, file.as_uri()) as page:
+        told = page.evaluate(STRANGERS)
+    assert told["first"] == ["s 1", "s t 3", "u 1", "free"] and told["rows"] == 0
+    assert told["references"] == [[0, 1], [1, 3], [2, 1]]
+    assert told["adopted"] == [["free", "t 1", "u 1", "free"], [2], [[2, 1], [1, 1]]]
+    assert told["over"] == ["free", "t 1", "reusable", "free"]
+    assert told["before"] == told["first"], "a copy of the story is a story of its own"
+    assert told["failed"] == ["free", "t 1", "u 1", "free"]
 
 
 def test_of_a_log_from_before_it_was_told_what_is_reusable_is_shown_as_free(browser: Browser, tmp_path: Path) -> None:
@@ -312,6 +385,9 @@ def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser
     world.image("tight", 3, deadline_ms=1.1 * world.alone_ms(3))
     world.step(), world.step()
     world.engine.cancel("goes")
+    running = world.models["image"].queues.running
+    planner = Planner(world.models["image"], world.engine.steps + 1, world.clock.now_ns(), world._emit, 4)
+    planner._preempt(running[-1], by=running[0], taken=0)  # no step lacks space for images by itself
     world.run()
     file = tmp_path / "run.html"
     file.write_text(self_contained(world.events, "a run"))
@@ -328,7 +404,7 @@ def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser
     for part in (
         "the encoding of its prompt; then", "a preview, after update", "missed by", ", in ",
         " of 4; then", "others have less slack. If it moved, tight would", "less slack: ", "was refused",
-        "its decoding to pixels, the last that is left", "met with", "there is no answer",
+        "its decoding to pixels, the last that is left", "met with", "there is no answer", "its latent is gone",
     ):  # fmt: skip
         assert any(part in sentence for sentence in words), part
 

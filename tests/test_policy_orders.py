@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import count, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -96,15 +97,23 @@ def test_time_since_the_arrival_counts_against_the_deadline():
 
 
 def test_those_with_earlier_deadlines_count_and_those_with_later_ones_do_not():
-    world = warmed(seats=1)
+    world = warmed(seats=1, blocks=1000)
     world.add("runs", 4, max_tokens=200, ignore_eos=True)
     world.step()
-    world.add("later", 3000, max_tokens=1, deadline_ms=90_000)
-    assert world.add("soon", 10, max_tokens=2, ignore_eos=True, deadline_ms=5).stage is Stage.WAITING
-    world.add("sooner", 3000, max_tokens=1, deadline_ms=80)
-    assert world.add("behind", 10, max_tokens=1, deadline_ms=81).stage is Stage.WAITING
-    world.add("large", 3000, max_tokens=1, deadline_ms=81.5)
-    assert world.add("too much", 1000, max_tokens=1, deadline_ms=82).stage is Stage.REFUSED
+
+    def added(id: str, prompt: int, deadline_ms: float) -> Never | None:
+        refusal = world.add(id, prompt, max_tokens=1, deadline_ms=deadline_ms).verdict
+        assert refusal is None or isinstance(refusal, Never)
+        return refusal
+
+    assert added("later", 3000, 90_000) is None and added("never due", 3000, None) is None
+    assert added("soon", 10, 5) is None and added("sooner", 3000, 80) is None and added("behind", 10, 81) is None
+    each_ms = world.model.fastest.unit_ns / 1e6
+    assert added("too much", 1000, 82) == Never("deadline", "ms", round(4020 * each_ms), 82, None)
+    assert added("refused ones do not count", 100, 82) is None
+    world.engine.cancel("sooner")
+    assert added("nor cancelled ones", 2900, 82) is None
+    assert added("too much", 1000, 82) == Never("deadline", "ms", round(4020 * each_ms), 82, None)
 
 
 def test_once_answers_have_ended_their_length_is_expected():
@@ -176,6 +185,39 @@ def test_what_waits_ahead_of_a_place_costs_the_sum_of_all_who_do(moves, times, b
     assert list(line.upcoming()) == sorted(there, key=deadline)
     runs = [len(run) for run in line._runs]
     assert all(left + right > RUN for left, right in pairwise(runs)) and max(runs, default=0) <= 2 * RUN
+
+
+def removed(order: str, length: int) -> list[int]:
+    """Places, each of those that are still there, in some order."""
+    seeded = Random(7)
+    place = {
+        "from the front": lambda left: 0,
+        "from the back": lambda left: left - 1,
+        "from the middle": lambda left: left // 2,
+        "at random": lambda left: seeded.randrange(left),
+    }[order]
+    return [place(left) for left in range(length, 0, -1)]
+
+
+@pytest.mark.parametrize("order", ["from the front", "from the back", "from the middle", "at random"])
+def test_a_line_of_costs_that_empties_is_right_at_every_place_and_keeps_its_runs_few(order):
+    line = CostedLine(deadline)
+    there = [
+        Request(f"r{i}", "m", 0, i, positions=1, seats=1, deadline_at=1000 + 7 * i % 401, cost=1 << (i % 60))
+        for i in range(5 * RUN)
+    ]
+    for request in there:
+        line.add(request)
+    there.sort(key=deadline)
+    for which in removed(order, len(there)):
+        line.remove(there.pop(which))
+        for place in (0, len(there) // 3, len(there) - 1):
+            if there:
+                assert line.cost_before(deadline(there[place])) == sum(each.cost for each in there[:place])
+        assert line.cost_before((2,)) == sum(each.cost for each in there), "ahead of whoever comes after all"
+        assert line.cost_before((0,)) == 0 and len(line) == len(there)
+        runs = [len(run) for run in line._runs]
+        assert all(left + right > RUN for left, right in pairwise(runs)) and max(runs, default=0) <= 2 * RUN
 
 
 # -- fair shares ----------------------------------------------------------------------------------------------

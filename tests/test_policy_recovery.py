@@ -44,6 +44,7 @@ from benchmarks.space.recovery_loop import Setting
 
 S = 10**9
 WELL, LOOPS = Rates(0, 0, 400, 100), Rates(5, 200, 400, 60)
+BACK, FEWER = Rates(5, 200, 400, 95), Rates(5, 90, 400, 60)
 LOST, LESS = Rates(0.1, 160, 400, 60), Rates(5, 159, 400, 60)
 
 
@@ -78,6 +79,8 @@ def after(*windows: Rates, auto: bool = True, state: State = State()) -> State: 
         pytest.param([Rates(0, 0, 10, 5), *[LOOPS] * 61], True, id="no window is remembered that lost less"),
         pytest.param([Rates(0, 0, 10, 5), *[LOOPS] * 60], False, id="one window is"),
         pytest.param([Rates(5, 200, 400, 100), LOOPS], False, id="as much was lost when goodput was best"),
+        pytest.param([WELL, LOOPS, FEWER, LOOPS], True, id="what was before an earlier loop is remembered"),
+        pytest.param([WELL, *[LOOPS] * 61, FEWER, LOOPS], True, id="and however long that loop lasted"),
     ],
 )
 def test_a_recovery_loop_is_lost_work_that_rises_while_goodput_falls(windows, is_one):
@@ -94,6 +97,22 @@ def test_a_loop_since_the_start_is_over_once_less_is_lost_and_later_ones_are_jud
     assert not state.told
     again = after(LOOPS, state=state)
     assert again.cut and again.best == WELL and again.needed == 2 * CLEAN
+
+
+def test_a_loop_with_a_best_is_over_once_goodput_is_back_however_much_is_lost():
+    assert not after(WELL, LOOPS, BACK, auto=False).told
+    lost = Rates(5, 160, 400, 100)
+    assert after(lost, lost, LOOPS, auto=False).looping
+    assert not after(lost, lost, LOOPS, BACK, auto=False).told, "goodput tells, though all lost as much"
+    assert after(LOOPS, LOOPS, LOOPS, BACK, auto=False).looping, "without a best nobody knows that it is back"
+
+
+def test_while_admission_is_cut_a_loop_is_judged_by_what_was_best_before_it():
+    """The few who are let in have the device for themselves; that is not what the whole load could have."""
+    state = after(WELL, LOOPS, Rates(0, 0, 400, 200))
+    assert state.cut and not state.looping and state.best == WELL
+    state = after(Rates(5, 200, 400, 90), state=state)
+    assert state.cut and not state.looping and state.clean == 0
 
 
 def test_a_cut_that_made_goodput_worse_is_not_tried_again_as_long_as_that_is_remembered():
@@ -240,7 +259,7 @@ def eager() -> dict[str, bench.Run]:
 def short() -> dict[str, bench.Run]:
     blocks = SHORT.blocks(2, 1)
     cut = bench.serve(SHORT, Setting(blocks, "auto"))
-    advised, _ = bench.as_advised(cut.setting, found(cut)).values()
+    advised, *_ = bench.as_advised(cut.setting, found(cut)).values()
     return {"cut": cut, "advised": bench.serve(SHORT, advised, since=11, until=21)}
 
 
@@ -301,6 +320,18 @@ def test_a_cut_that_keeps_demand_out_names_what_covers_it_and_with_that_the_same
     assert "no loss of quality" in finding.next and "serve with --state bf16 (2 times the blocks" in finding.but
     assert "--state int8 (3.8 times the blocks; its values are rounded more, perplexity " in finding.but
     assert not advised.told and advised.rates.preempted == 0 and advised.rates.goodput > cut.rates.goodput
+
+
+def test_the_experiment_serves_with_all_that_the_doctor_advises(short):
+    cut = short["cut"]
+    finding = found(cut)
+    settings = bench.as_advised(cut.setting, finding)
+    for words, setting in settings.items():
+        option, times = words.removeprefix("serve with ").partition(" (")[::2]
+        assert f"serve with {option} " in f"{finding.next} {finding.but}"
+        assert times.rstrip(")") in finding.but and setting.blocks > cut.blocks
+    assert len(settings) == f"{finding.next} {finding.but}".count("serve with ") == 3
+    assert [setting.blocks for setting in settings.values()][1:] == [2 * cut.blocks, int(3.8 * cut.blocks)]
 
 
 def test_what_a_cut_keeps_out_is_the_same_whether_it_waits_or_is_turned_away(short):

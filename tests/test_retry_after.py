@@ -43,6 +43,23 @@ def test_a_young_server_measures_since_its_first_departure_and_one_that_stands_s
     assert departures.wait_s(200.0, requests=100) == UNKNOWN_S and not departures._seconds
 
 
+def test_who_leaves_in_a_burst_is_taken_to_have_left_within_a_second_and_nobody_is_told_less_than_one():
+    departures = Departures()
+    for place in range(3):
+        departures.leave(100.0 + place / 1000, 0)
+    assert departures.wait_s(100.1, requests=30) == 10
+    assert departures.wait_s(100.1, requests=1) == departures.wait_s(100.1) == 1
+
+
+def test_of_what_is_not_short_it_does_not_matter_that_nothing_was_measured():
+    departures = Departures()
+    assert departures.wait_s(100.0) == 1
+    for place in range(40):
+        departures.leave(100.0 + place / 10, 0)
+    assert departures.wait_s(104.0, requests=10, positions=0) == 1
+    assert departures.wait_s(104.0, requests=10, positions=1) == 5
+
+
 def front_of(smollm2: ModelFiles) -> Front:
     limits = ServeLimits(max_waiting=4, max_waiting_positions=1000)
     front = Front(
@@ -86,6 +103,10 @@ def test_a_refusal_frees_no_place_and_whoever_leaves_the_queue_frees_one_once(sm
             with pytest.raises(Refusal) as caught:
                 ask()
             assert caught.value.headers["retry-after"] == str(wait)
+        front.limits = ServeLimits(max_waiting=6)  # two places are free, so that one of three is short
+        with pytest.raises(Refusal) as caught:
+            refuse_when_full(front, None, 3)
+        assert caught.value.headers["retry-after"] == "2"
 
     asyncio.run(life())
 

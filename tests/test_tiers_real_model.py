@@ -25,12 +25,14 @@ from headway.compute.text.executor import TextExecutor
 from headway.core.clock import RealClock
 from headway.core.errors import ConfigError
 from headway.core.events import Offloaded, Reloaded
+from headway.core.miss import Miss
 from headway.core.plan import StepPlan
 from headway.core.request import TextRequest
 from headway.engine.loop import Engine
 from headway.engine.served import EngineOptions
+from headway.memory.keys import Elsewhere, Origin
 from headway.patterns.text.ports import no_watcher
-from headway.replica import diskslab, tiers
+from headway.replica import diskorigins, diskslab, tiers
 from headway.replica.diskslab import DiskSlab, Unreadable, slot_bytes
 from headway.replica.loading import hosted_text
 from headway.replica.options import ModelOptions
@@ -60,9 +62,9 @@ class Served:
         self.events.append(event)
         self.story.fold(event)
 
-    def ask(self, id: str, prompt, tokens: int) -> list[int]:
+    def ask(self, id: str, prompt, tokens: int, **fields) -> list[int]:
         said = []
-        self.engine.add(TextRequest(id=id, prompt=tuple(prompt), max_tokens=tokens, ignore_eos=True))
+        self.engine.add(TextRequest(id=id, prompt=tuple(prompt), max_tokens=tokens, ignore_eos=True, **fields))
         until = time.monotonic() + PATIENCE_S
         while self.engine.requests or not self.engine.idle or self.engine.awaiting:
             assert time.monotonic() < until, "the engine does not come to rest"
@@ -74,6 +76,9 @@ class Served:
 
     def reused(self, id: str) -> int:
         return self.story.record(id).sequences[0].counts.reused
+
+    def miss(self, id: str) -> Miss | None:
+        return self.story.record(id).miss
 
     def reloaded(self) -> list[dict]:
         return [event.blocks for event in self.events if isinstance(event, Reloaded)]
@@ -253,8 +258,13 @@ def test_another_revision_has_a_folder_of_its_own_and_the_others_file_is_of_no_u
         return Served(loaded, disk_tier=str(tmp_path / "tier"), disk_tier_bytes=1 << 20)
 
     served = other()
+    served.ask("foreign", PROMPT, 8, cache_salt="another")
+    assert served.miss("foreign") == Miss("none", 0), "only within the salt is it told"
     served.ask("again", PROMPT, 8)
     assert served.reused("again") == 0 and not served.faults()
+    assert served.miss("again") == Miss("other", 0, what="revision")
+    served.ask("never sent", FILLER, 1)
+    assert served.miss("never sent") == Miss("none", 0)
     served.close()
     (mine,) = {*(tmp_path / "tier").glob("*/blocks")} - {first}
     mine.write_bytes(first.read_bytes())
@@ -278,6 +288,7 @@ def test_state_of_another_format_has_a_folder_of_its_own_and_the_others_file_is_
     served = other()
     said = served.ask("again", PROMPT, 8)
     assert served.reused("again") == 0 and not served.faults()
+    assert served.miss("again") == Miss("other", 0, what="format")
     served.close()
     (mine,) = {*(tmp_path / "tier").glob("*/blocks")} - {first}
     served = other()
@@ -412,10 +423,37 @@ def test_of_one_key_in_two_slots_the_newer_is_found_and_the_older_never(tmp_path
     assert slot == 3
 
 
+def test_what_another_file_was_computed_with_is_only_told_while_it_can_be_read_and_is_of_blocks_as_large(tmp_path):
+    """No start fails by it, whatever lies in the folder."""
+    folders = [tmp_path / folder_name(facts, identity_of(facts, 16)) for facts in (FACTS, replaced(revision="s"))]
+    mine, other = folders
+    slab = DiskSlab.open(other, identity_of(replaced(revision="s"), 16), 64, 1 << 14)
+    slab.write(1, b"k" * 16, memoryview(b"x" * 64))
+    assert diskorigins.beside(mine, 16) == (), "nobody said what it is computed with"
+    diskorigins.write(other, replaced(revision="s"), 16)
+    elsewhere = Elsewhere(Origin("s", "bf16", "bf16"), frozenset({b"k" * 16}))
+    assert diskorigins.beside(mine, 16) == (elsewhere,), "while another server has it"
+    assert diskorigins.beside(mine, 8) == () and diskorigins.beside(other, 16) == ()
+    assert diskorigins.beside(tmp_path / f"another-{'0' * 16}", 16) == ()
+    shutil.copytree(other, tmp_path / f"m-more-{other.name[-16:]}")
+    assert diskorigins.beside(mine, 16) == (elsewhere,), "m-more is another model"
+    slab.close()
+    (other / "origin.json").write_bytes(b'{"revision": 7}')
+    assert diskorigins.beside(mine, 16) == ()
+    diskorigins.write(other, replaced(revision="s"), 16)
+    (other / "blocks").unlink()
+    assert diskorigins.beside(mine, 16) == ()
+    diskorigins.write(tmp_path / "not there", FACTS, 16)
+
+
 FACTS = ModelFacts(
     name="m", revision="r", pattern="text", vocab=9, max_context=9, weights_format="bf16", weights_bytes=1,
     state_format="bf16", block_bytes=64, kernels={"products": "oneDNN", "attention": "native"},
 )  # fmt: skip
+
+
+def replaced(**changes) -> ModelFacts:
+    return dataclasses.replace(FACTS, **changes)
 
 
 def test_bytes_that_another_version_or_another_format_wrote_lie_in_another_folder(monkeypatch):

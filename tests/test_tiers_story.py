@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from headway.cli.screen import screen
 from headway.core import events as ev
-from headway.policy.reload import Measured
+from headway.core.plan import Spent, StepPlan, StepResult
+from headway.core.tiers import ReloadChoice
+from headway.memory.tiers import Moved
 from headway.story.diagnose.doctor import diagnose
 from headway.story.diagnose.observations import Observations
 from headway.story.reduce.board import Board
@@ -72,11 +77,75 @@ def test_where_computing_is_faster_the_sentence_says_by_how_much():
     )
 
 
-def test_both_numbers_are_measured_while_running():
-    world = reloaded()
-    pattern = world.model.pattern.tiering
-    assert pattern._measured.prefill.per_second(world.clock.now_ns()) > 0
-    assert isinstance(pattern._measured, Measured)
+BLOCK_BYTES, POSITION_BYTES = 64, 8
+
+
+class Machine:
+    """Times of a world's machine: it computes a position in `position_ns`, copies a block in `copy_ns`, and reads one
+    from disk in `read_ns`. All may change while it runs."""
+
+    def __init__(self, position_ns: int, copy_ns: int, read_ns: int = 1, **options: Any) -> None:
+        self.position_ns, self.copy_ns, self.read_ns = position_ns, copy_ns, read_ns
+        self.world = tiered(**options)
+        self.world.executor._cost_ns = lambda plan: self.position_ns * plan.cost
+        self._run, self.world.executor.run = self.world.executor.run, self.run
+        if self.world.disk is not None:
+            self._finished, self.world.disk.finished = self.world.disk.finished, self.finished
+
+    def run(self, plan: StepPlan) -> StepResult:
+        result = self._run(plan)
+        copies = (("offload", len(plan.offloads)), ("reload", len(plan.reloads)))
+        spent = tuple(Spent(kind, (), blocks, blocks * self.copy_ns) for kind, blocks in copies if blocks)
+        self.world.clock.advance(sum(each.ns for each in spent))
+        return replace(result, spent=spent)
+
+    def finished(self) -> list[Moved]:
+        return [replace(moved, ns=self.read_ns) for moved in self._finished()]
+
+    def told(self, id: str, tokens: list[int]) -> ReloadChoice:
+        """The numbers in the record of a request that finds its prefix in a tier."""
+        self.world.add(id, tokens, max_tokens=3)
+        self.world.run()
+        choice = self.world.story.record(id).choice
+        assert choice is not None and choice.blocks == 7
+        return choice
+
+    def evict(self, by: str) -> None:
+        self.world.add(by, self.world.pool.total * 8 - 1, max_tokens=1)
+        self.world.run()
+        settled(self.world)
+
+
+@pytest.mark.parametrize(("position_ns", "copy_ns"), [(10_000, 3_000), (40_000, 3_000), (10_000, 96_000), (1, 3_000)])
+def test_both_numbers_of_a_record_are_what_this_machine_does(position_ns, copy_ns):
+    machine = Machine(position_ns, copy_ns)
+    world, tokens = machine.world, [5 * i for i in range(LONG)]
+    world.add("first", tokens, max_tokens=1)
+    world.step()
+    machine.evict("other")  # its first step copies what was computed, too
+    assert [len(step.members) for step in world.steps()[:2]] == [1, 1] and len(world.tiers.host) > 8
+    choice = machine.told("again", tokens)
+    assert choice.break_even == pytest.approx(POSITION_BYTES * 1e9 / position_ns)
+    assert choice.bandwidth == pytest.approx(BLOCK_BYTES * 1e9 / copy_ns)
+    assert choice.reload is (8 * position_ns >= copy_ns), "a block has eight positions"
+
+
+def test_a_machine_that_changes_while_it_runs_is_told_as_it_is_a_minute_later():
+    machine = Machine(10_000, 3_000, read_ns=50_000, disk_slots=40, host_slots=3, staging=True)
+    tokens = evicted(machine.world)
+    assert machine.told("first reload", tokens).bandwidth is None, "nothing was read from disk before"
+    machine.evict("other 2")
+    first = machine.told("again", tokens)
+    assert first.bandwidth == pytest.approx(BLOCK_BYTES * 1e9 / (3_000 + 50_000))
+    assert first.break_even == pytest.approx(POSITION_BYTES * 1e9 / 10_000) and first.reload
+    machine.position_ns, machine.copy_ns, machine.read_ns = 2_500, 6_000, 200_000
+    machine.world.clock.advance(61 * 10**9)
+    machine.evict("other 3")
+    assert machine.told("reads again", tokens).bandwidth is None, "what was read a minute ago decides nothing"
+    machine.evict("other 4")
+    second = machine.told("once more", tokens)
+    assert second.bandwidth == pytest.approx(BLOCK_BYTES * 1e9 / (6_000 + 200_000))
+    assert second.break_even == pytest.approx(POSITION_BYTES * 1e9 / 2_500) and not second.reload
 
 
 def test_the_pool_the_metrics_and_top_say_how_much_lies_where():

@@ -36,6 +36,7 @@ from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
 from headway.story.diagnose.doctor import diagnose
 from headway.story.diagnose.findings import Finding
+from headway.story.diagnose.findings.smaller_state import SMALLER
 from headway.story.diagnose.observations import Observations
 from headway.story.reduce.recovery import Recovery as Work
 from headway.story.reduce.recovery import Second
@@ -240,9 +241,13 @@ def as_advised(setting: Setting, found: Finding) -> dict[str, Setting]:
         return {"serve with --admit reserve": replace(setting, recovery="warn", admit="reserve")}
     needed = found.evidence["blocks_needed"]
     assert isinstance(needed, int)
+    smaller = {
+        f"serve with --state {each.name} ({each.times:g} times the blocks)": int(each.times * setting.blocks)
+        for each in SMALLER["fp32"]
+    }
     return {
-        f"serve with --memory {needed}blocks": replace(setting, blocks=needed),
-        "serve with --state bf16 (twice the blocks)": replace(setting, blocks=2 * setting.blocks),
+        words: replace(setting, blocks=blocks)
+        for words, blocks in {f"serve with --memory {needed}blocks": needed, **smaller}.items()
     }
 
 

@@ -7,7 +7,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Nanoseconds since an arbitrary origin, never decreasing."""
+    """Nanoseconds since an arbitrary origin, never decreasing. It may jump forwards, as when a process is stopped
+    for hours; where one should go back after all, what is measured by it is worth nothing, and nothing breaks."""
 
     def now_ns(self) -> int: ...
 

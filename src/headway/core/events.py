@@ -128,7 +128,8 @@ class Refused(Event, frozen=True, tag="refused", kw_only=True):
 class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
     """It got its seats and blocks. `tables` are block numbers per open sequence, named by index; `inherited` are the
     positions that each found computed, or that were reloaded: reused at first admission, regained when resumed.
-    `choice` is there where blocks that lie in tiers were not reloaded, since computing them is faster."""
+    `choice` is there where blocks that lie in tiers were not reloaded, since computing them is faster. `model` is
+    told for whoever did not hear of its arrival; logs from before it was told have none."""
 
     step: int
     id: str
@@ -138,6 +139,7 @@ class Admitted(Event, frozen=True, tag="admitted", kw_only=True):
     inherited: tuple[int, ...]
     miss: Miss | None = None
     choice: ReloadChoice | None = None
+    model: str = ""
 
 
 class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
@@ -156,8 +158,8 @@ class Preempted(Event, frozen=True, tag="preempted", kw_only=True):
 
 
 class ReloadStarted(Event, frozen=True, tag="reload_started", kw_only=True):
-    """It got its blocks (`tables`, as in `Admitted`), and no seat: blocks that follow the ones it found are brought
-    back from tiers first (`wait` counts them)."""
+    """It got its blocks (`tables` and `model` as in `Admitted`), and no seat: blocks that follow the ones it found
+    are brought back from tiers first (`wait` counts them)."""
 
     step: int
     id: str
@@ -165,6 +167,7 @@ class ReloadStarted(Event, frozen=True, tag="reload_started", kw_only=True):
     tables: tuple[tuple[int, ...], ...]
     wait: Wait
     choice: ReloadChoice
+    model: str = ""
 
 
 class Reloaded(Event, frozen=True, tag="reloaded", kw_only=True):

@@ -18,7 +18,8 @@ class Miss(msgspec.Struct, frozen=True, omit_defaults=True):
               once the request that computed it has let go of it
     differs   a known prefix agrees up to here, and not further
     evicted   the block that follows was known, and was evicted by step `step`
-    other     what follows is known, but was computed with another `what`: revision, format or adapter
+    other     what follows is known, but was computed with another `what`: revision or format (a server knows that of
+              what lay in its disk tier's folder when it started), or adapter (not served yet, so no server says it)
     last      everything was reused but the last position, which is always computed
     slower    what follows lies in a tier, and computing it is faster than bringing it back
     lost      what follows lay in a tier, and could not be read, or was not what it should be

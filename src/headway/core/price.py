@@ -8,7 +8,7 @@ import msgspec
 class Price(msgspec.Struct, frozen=True):
     """What it takes to resume if nothing else happens meanwhile.
 
-    recompute   positions to compute again (of an image: its encoding and updates)
+    recompute   positions to compute again; of an image its encoding, which is one, and updates
     reload      blocks to bring back from a tier
     """
 

@@ -21,7 +21,7 @@ from headway.policy.durations import Durations
 from headway.policy.order import ORDERS, promised_first, shorter_first
 from headway.policy.progress import Repeats
 from headway.policy.recovery import Watch
-from headway.policy.turns import Pace, Share
+from headway.policy.turns import Pace, Share, charged
 from headway.policy.waiting import AWAITS_MODEL, Limits, Room
 
 #: Steps that a model's pace is measured over: of whole items only, and with something divided, which would be
@@ -115,11 +115,12 @@ class ServedModel:
     def pace(self, now: int) -> Pace:
         """How long its steps take, as measured, and whether callers wait for the next one."""
         paced = self.pattern.paced and bool(self.queues.running)
-        since_ns = None if self.stopped_at is None else now - self.stopped_at
+        since_ns = None if self.stopped_at is None else max(0, now - self.stopped_at)
         return Pace.of(self._recent, self._divided, paced=paced, since_ns=since_ns)
 
     def spent(self, ns: int, cost: int, at: int, *, divided: bool = False) -> None:
         """A step of its own took `ns` of the device and ended at `at`; in it something was `divided`, or might have
+<<<<<<< HEAD
         been. Changes its share, and its pace, of which steps say nothing that evaluated nothing: they only copied, or
         failed."""
         self.device_ns += ns
@@ -130,6 +131,14 @@ class ServedModel:
         if ns > 0:  # a clock that went back measured nothing
             self._latest.append(ns)
         if self.options.policy == "deadline":
+=======
+        been. Changes its share and its pace."""
+        self.device_ns += charged(ns)
+        self.stopped_at = at
+        if ns > 0:  # else the clock went back
+            (self._divided if divided else self._recent).append((ns, cost))
+        if self.options.policy == "deadline" and cost:
+>>>>>>> evidence
             self.fastest = self.fastest.after(ns, cost, self.options.step_tokens)
 
     def too_late(self, request: Request, new: NewRequest, now: int) -> Never | None:
@@ -144,7 +153,7 @@ class ServedModel:
         if new.deadline_ms is None:
             return None
         ahead = self.queues.cost_ahead(request)
-        spent_ns = 0 if new.received_at is None else now - new.received_at
+        spent_ns = 0 if new.received_at is None else max(0, now - new.received_at)
         soonest = soonest_ns(work, ahead, self.fastest, self.options.step_tokens)
         return too_late(spent_ns + soonest, new.deadline_ms)
 

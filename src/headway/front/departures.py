@@ -21,6 +21,7 @@ class Departures:
 
     def leave(self, now_s: float, positions: int) -> None:
         """One request left the queue, with so many positions."""
+        self._forget(now_s)
         if self._first_s is None:
             self._first_s = now_s
         second, requests = int(now_s), 1
@@ -28,7 +29,6 @@ class Departures:
             _, others, more = self._seconds.pop()
             requests, positions = requests + others, positions + more
         self._seconds.append((second, requests, positions))
-        self._forget(now_s)
 
     def wait_s(self, now_s: float, *, requests: int = 0, positions: int = 0) -> int:
         """Whole seconds, at least 1, until so many more requests and positions will have left, if they go on leaving
@@ -43,5 +43,10 @@ class Departures:
         return max(waits_s)
 
     def _forget(self, now_s: float) -> None:
+        """Of what was too long ago, and of what is yet to come, where the clock went back."""
+        while self._seconds and self._seconds[-1][0] > now_s:
+            self._seconds.pop()
+        if self._first_s is not None:
+            self._first_s = min(self._first_s, now_s)
         while self._seconds and self._seconds[0][0] < now_s - OVER_S:
             self._seconds.popleft()

@@ -8,7 +8,7 @@ state. Every field carries its kind, so that no value of one kind can imitate an
 from __future__ import annotations
 
 from array import array
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 
@@ -61,12 +61,27 @@ class Origin:
         return root_key(**asdict(self))
 
     def differs_by(self, other: Origin) -> str:
-        """What two origins of one salt differ by, in the words of `Miss.what`; "" where it is none of these."""
+        """What two origins of one salt differ by, in the words of `Miss.what`; "" where it is none of these.
+
+        A replica has one revision and one format, so only a disk tier shows others (`Elsewhere`). Adapters are not
+        served yet: no request of a server has one, and none is told "adapter"."""
         if self.revision != other.revision:
             return "revision"
         if (self.weights, self.state) != (other.weights, other.state):
             return "format"
         return "adapter" if self.adapter != other.adapter else ""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Blocks that lie where they are of no use here: `keys` of blocks as large as here, of `origin` with any salt."""
+
+    origin: Origin
+    keys: frozenset[bytes]
+
+    def begins(self, mine: Origin, tokens: list[int]) -> bool:
+        """Whether one of them is the first of a prompt, `tokens`, under the salt of `mine`, and no other."""
+        return block_key(replace(self.origin, salt=mine.salt).root, tokens) in self.keys
 
 
 def block_key(parent: bytes, tokens: list[int]) -> bytes:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Set
 
 from headway.core.miss import Miss
-from headway.memory.keys import KeyChain, Origin, block_key
+from headway.memory.keys import Elsewhere, KeyChain, Origin, block_key
 
 #: Evicted blocks that are remembered, only to be able to say "it was cached, and was evicted".
 _REMEMBERED_EVICTIONS = 4096
@@ -62,10 +62,11 @@ class PrefixIndex:
     """Key to block, with the tokens of each indexed block: to find one that agrees in part, and to explain.
 
     A block that was given back before it was full is indexed too, under the key of the tokens that it has: a copy of
-    it can be gone on with.
+    it can be gone on with. What lies `elsewhere` is of no use, and only named.
     """
 
     def __init__(self) -> None:
+        self.elsewhere: tuple[Elsewhere, ...] = ()
         self._block: dict[bytes, int] = {}
         self._tokens: dict[bytes, list[int]] = {}
         self._parent: dict[bytes, bytes] = {}
@@ -159,11 +160,13 @@ class PrefixIndex:
 
     def _elsewhere(self, origin: Origin | None, wanted: list[int]) -> str:
         """By what another origin differs, of the same salt, whose state of a first block `wanted` is known."""
-        if origin is not None:
-            for root, other in self._origins.get(origin.salt, {}).items():
-                if root != origin.root and self._block.get(block_key(root, wanted)) is not None:
-                    return origin.differs_by(other)
-        return ""
+        if origin is None:
+            return ""
+        for root, other in self._origins.get(origin.salt, {}).items():
+            if root != origin.root and self._block.get(block_key(root, wanted)) is not None:
+                return origin.differs_by(other)
+        found = (origin.differs_by(each.origin) for each in self.elsewhere if each.begins(origin, wanted))
+        return next(filter(None, found), "")
 
     def _forget_origin(self, root: bytes) -> None:
         salt = self._salts.pop(root, None)

@@ -6,13 +6,14 @@ but those whose deadlines are earlier and who wait. So what is refused was lost;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headway.core.verdict import Never
 
 #: With each further step what was fastest counts a little less, so that it follows a machine that became slower.
 FADES = 1.01
 _MS = 1_000_000
+_LONGEST_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,14 @@ class Fastest:
     unit_ns: float = 0.0
 
     def after(self, ns: int, cost: int, budget: int) -> Fastest:
-        """With one more step, which took `ns` for `cost` of `budget`."""
-        step_ns = min(self.step_ns * FADES, ns) if self.step_ns else ns
+        """With one more step, which took `ns` for `cost` of `budget`. A clock that stood still, or went back,
+        measured nothing, nor did one that ran for longer than a minute: the process was stopped meanwhile. A unit
+        costs no more than in a step that was not half full."""
+        if not 0 < ns <= _LONGEST_NS:
+            return self
+        step_ns, unit_ns = min(self.step_ns * FADES, ns) if self.step_ns else ns, ns / cost
         if 2 * cost < budget:
-            return replace(self, step_ns=step_ns)
-        unit_ns = ns / cost
+            return Fastest(step_ns, min(self.unit_ns, unit_ns))
         return Fastest(step_ns, min(self.unit_ns * FADES, unit_ns) if self.unit_ns else unit_ns)
 
 

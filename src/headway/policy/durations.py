@@ -20,6 +20,7 @@ Row: TypeAlias = tuple[str, tuple[int, ...], int, int, int]
 _MEAN, _DEVIATION = 1 / 8, 1 / 4
 #: The mean follows the machine: a measurement counts for at least so much of it.
 _LEAST_SHARE = 1 / 16
+_MOST_STRETCHED = 4
 
 
 @dataclass(slots=True)
@@ -112,7 +113,9 @@ class Stretch:
     _deviation: float = 0.0
 
     def note(self, ratio: float) -> None:
-        """One step took so many times as long."""
+        """One step took so many times as long. It counts as `_MOST_STRETCHED` times the factor at most, and as no
+        time at least: one step in which the clock jumped must not stand for those to come."""
+        ratio = max(0.0, min(ratio, _MOST_STRETCHED * self.factor))
         self._deviation += (abs(ratio - self._mean) - self._deviation) * _DEVIATION
         self._mean += (ratio - self._mean) * _MEAN
 

@@ -25,6 +25,9 @@ class Repeats:
         before_id, before, times, counted_at = self._last.get(tried, ("", None, 0, 0))
         if (before_id, before) != (request_id, wait):
             times = 0
+        elif at < counted_at:  # the clock went back: what has passed since is not known, what comes is counted
+            self._last[tried] = request_id, wait, times, at
+            return 0
         elif at - counted_at < apart_ns:
             return 0
         self._last[tried] = request_id, wait, times + 1, at

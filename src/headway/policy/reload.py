@@ -26,8 +26,9 @@ class Rate:
     _measured: deque[tuple[int, float, int]] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
     def note(self, at: int, amount: float, ns: int) -> None:
-        """At `at`, `amount` had taken `ns`; a clock that stood still, or went back, measured nothing."""
-        if ns > 0:
+        """At `at`, `amount` had taken `ns`. A clock that stood still, or went back, measured nothing; what took
+        longer than it would count, as when the process was stopped meanwhile, is no measurement either."""
+        if 0 < ns <= _FRESH_NS:
             self._measured.append((at, amount, ns))
 
     def per_second(self, now: int) -> float | None:

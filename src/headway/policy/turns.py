@@ -24,6 +24,9 @@ from headway.core.request import MOST
 _AT_ONCE = 0.1
 #: A first step beside a paced model, before anything is known of how long one takes.
 _FIRST_BUDGET = 64
+#: Device time that one step counts for, at most. A clock that jumps while a step runs, as when the process is stopped
+#: for hours, makes no model wait that long for its turn.
+_MOST_CHARGED_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ class Share:
 def next_model(busy: Sequence[Share]) -> int:
     """The place in `busy` of the model whose step is next; among equals the first."""
     return min(range(len(busy)), key=lambda place: busy[place].virtual_ns)
+
+
+def charged(ns: int) -> int:
+    """What a step that took `ns` by the clock counts for in its model's share."""
+    return max(0, min(ns, _MOST_CHARGED_NS))
 
 
 def caught_up(returning: Share, busy: Sequence[Share]) -> int:

@@ -11,6 +11,7 @@ a checksum of all these.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -18,6 +19,7 @@ import time
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeAlias
 
 from headway.core.errors import ConfigError
 from headway.core.tiers import Fault
@@ -26,8 +28,13 @@ _HEADER = struct.Struct("<8s16s16sQQ16s")
 _MAGIC = b"HEADWAY1"
 _DIGEST = 16
 _HEADER_BYTES, _ALIGNED = 128, 4096
+_NAME = "blocks"
 _LOOK_S = 0.05
 _OPTION, _SIZE_OPTION = "--disk-tier", "--disk-tier-bytes"
+
+
+#: Magic number, identity, key, generation, size, checksum of the block.
+_Header: TypeAlias = tuple[bytes, bytes, bytes, int, int, bytes]
 
 
 class Unreadable(Exception):
@@ -82,7 +89,7 @@ class DiskSlab:
             raise ConfigError(_SIZE_OPTION, text)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = os.open(folder / "blocks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(_OPTION, f"{folder} cannot be written: {error.strerror}") from error
         try:
@@ -127,15 +134,8 @@ class DiskSlab:
         """Let go of the file; another server may have it."""
         os.close(self._file)
 
-    def _header(self, slot: int) -> tuple[bytes, bytes, bytes, int, int, bytes] | None:
-        """The fields of a slot's header; None for an empty one. Raises Unreadable for a damaged one, OSError."""
-        raw = os.pread(self._file, _HEADER_BYTES, slot * self._stride)
-        if not any(raw):
-            return None
-        fields = raw[: _HEADER.size]
-        if raw[:8] != _MAGIC or raw[_HEADER.size : _HEADER.size + _DIGEST] != digest(fields):
-            raise Unreadable("checksum", f"the header of slot {slot} is damaged")
-        return _HEADER.unpack(fields)
+    def _header(self, slot: int) -> _Header | None:
+        return _header_of(self._file, slot, self._stride)
 
     def _scan(self) -> Found:
         newest: dict[bytes, tuple[int, int]] = {}  # key to generation and slot
@@ -156,6 +156,33 @@ class DiskSlab:
             self._generation = max(self._generation, generation)
         keys = {slot: key for key, (_, slot) in sorted(newest.items(), key=lambda item: item[1])}
         return Found(keys, damaged, foreign)
+
+
+def keys_in(folder: Path, identity: str, block_bytes: int) -> frozenset[bytes]:
+    """The keys of the blocks in another server's file, or another model's, whose identity begins so in hex digits:
+    those whose headers are whole now. It may be in use; it is only read. Raises OSError."""
+    stride, keys = slot_bytes(block_bytes), set()
+    file = os.open(folder / _NAME, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for slot in range(os.fstat(file).st_size // stride):
+            with contextlib.suppress(Unreadable):
+                header = _header_of(file, slot, stride)
+                if header is not None and header[1].hex().startswith(identity):
+                    keys.add(header[2])
+    finally:
+        os.close(file)
+    return frozenset(keys)
+
+
+def _header_of(file: int, slot: int, stride: int) -> _Header | None:
+    """The fields of a slot's header; None for an empty one. Raises Unreadable for a damaged one, OSError."""
+    raw = os.pread(file, _HEADER_BYTES, slot * stride)
+    if not any(raw):
+        return None
+    fields = raw[: _HEADER.size]
+    if raw[:8] != _MAGIC or raw[_HEADER.size : _HEADER.size + _DIGEST] != digest(fields):
+        raise Unreadable("checksum", f"the header of slot {slot} is damaged")
+    return _HEADER.unpack(fields)
 
 
 def _lock(file: int, patience_s: float) -> None:

@@ -70,6 +70,7 @@ def hosted_text(
 ) -> LoadedModel:
     """A text model over an executor that has `blocks` state blocks."""
     pool = BlockPool(blocks, options.block_tokens, tiers.books if tiers is not None else None)
+    pool.index.elsewhere = tiers.elsewhere if tiers is not None else ()
     memory = StateMemory(pool, prefix_cache=options.prefix_cache)
     served = text_model(
         executor,

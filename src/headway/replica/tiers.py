@@ -9,8 +9,10 @@ from pathlib import Path
 
 from headway.compute.executor import ModelFacts, TieredExecutor
 from headway.core.errors import ConfigError
+from headway.memory.keys import Elsewhere
 from headway.memory.slots import Slots
 from headway.memory.tiers import Tiers
+from headway.replica import diskorigins
 from headway.replica.diskslab import DiskSlab, digest
 from headway.replica.diskworker import DiskWorker
 from headway.replica.options import ModelOptions
@@ -25,10 +27,12 @@ _LAYOUT = "1"
 
 @dataclass(frozen=True)
 class OpenTiers:
-    """`books` know what lies where; `disk` moves it, where there is one."""
+    """`books` know what lies where; `disk` moves it, where there is one. What lies `elsewhere` in the folder of disk
+    tiers is of the same model in another revision or format, and of no use."""
 
     books: Tiers
     disk: DiskWorker | None = None
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     def close(self, timeout_s: float) -> None:
         """Write what is still to be written, for so long at most, and let go of the file."""
@@ -60,7 +64,8 @@ def open_tiers(executor: TieredExecutor, options: ModelOptions) -> OpenTiers | N
     tiers = make(Slots(host), disk, worker, staging=options.host_tier_bytes is None)
     tiers.happened.wrong("header", f"{folder}: headers of slots are damaged", slab.found.damaged)
     tiers.happened.wrong("foreign", f"{folder}: slots hold another model's blocks", slab.found.foreign)
-    return OpenTiers(tiers, worker)
+    diskorigins.write(folder, facts, options.block_tokens)
+    return OpenTiers(tiers, worker, diskorigins.beside(folder, options.block_tokens))
 
 
 def identity_of(facts: ModelFacts, block_tokens: int) -> bytes:

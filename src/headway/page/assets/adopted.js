@@ -1,6 +1,7 @@
 // Folds of what no event told, since it was before the oldest one that is kept, or between two that are missing: the
 // server was asked for it (seed.js).
 import { ENDS, Record, SequenceRecord } from "page/record.js";
+import { forget, strange } from "page/strangers.js";
 
 export const ADOPTED = {
   // A request, as its record shows it.
@@ -12,6 +13,9 @@ export const ADOPTED = {
     }
     const own = record.clone();
     story.live.set(own.id, own);
+    const stranger = story._strangers.get(own.id); // its blocks are told already
+    if (stranger) stranger.sequences.forEach(({ blocks }, index) => (own.sequences[index].blocks = blocks));
+    story._strangers.delete(own.id);
     if (story._members.has(own.id)) story._flying.set(own.id, own);
   },
 
@@ -27,16 +31,17 @@ export const ADOPTED = {
   },
 };
 
-// More requests may be alive than the server shows records of at once: then not every table can be kept up.
+// More requests may be alive than the server shows records of at once: of the others only their blocks are known.
 function fill(story, model, { reusable_blocks: reusable, held_blocks: held }) {
   model.pool.begin(reusable);
   for (const record of story.live.values()) {
     if (record.model === model.name) for (const sequence of record.sequences) sequence.blocks = [];
   }
+  forget(story, model.name);
   for (const { id, stage, tables } of held) {
     const record = ENDS.has(stage) ? leaving(story, model, id, stage, tables.length) : story.live.get(id);
     if (record) tables.forEach((blocks, index) => story._hold(record, record.sequences[index], blocks));
-    else model.pool.whole = false;
+    else strange(story, id, model, [...tables.keys()], tables);
   }
 }
 

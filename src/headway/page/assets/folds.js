@@ -1,6 +1,7 @@
 // One fold per event, named as the event is: the methods of the reducer in story/reduce/reducer.py.
 import { ADOPTED } from "page/adopted.js";
 import { SequenceRecord, partOf, preemptionOf } from "page/record.js";
+import { came, left } from "page/strangers.js";
 
 const PRECEDENCE = ["decode", "prefill", "recompute", "evaluate", "encode", "update", "decode_pixels"];
 const MOST_PREEMPTIONS = 8;
@@ -86,11 +87,8 @@ export const FOLDS = {
   },
 
   admitted(story, event) {
-    const record = story.live.get(event.id);
-    if (!record) {
-      story._takenUnseen(event.tables.flat());
-      return;
-    }
+    const record = story.live.get(event.id) ?? came(story, event);
+    if (!record) return;
     story.stuck.delete(event.id);
     record.stage = "running";
     event.indexes.forEach((index, place) => {
@@ -106,7 +104,7 @@ export const FOLDS = {
   },
 
   preempted(story, event) {
-    const record = story.live.get(event.id);
+    const record = story.live.get(event.id) ?? left(story, event, "waiting");
     if (!record) return;
     record.stage = "waiting";
     record.preemptions += 1;
@@ -127,11 +125,8 @@ export const FOLDS = {
   },
 
   reload_started(story, event) {
-    const record = story.live.get(event.id);
-    if (!record) {
-      story._takenUnseen(event.tables.flat());
-      return;
-    }
+    const record = story.live.get(event.id) ?? came(story, event);
+    if (!record) return;
     event.indexes.forEach((index, place) => story._hold(record, record.sequences[index], event.tables[place]));
     record.choice = event.choice;
     story._wait(record, event.wait, event.at);
@@ -147,7 +142,7 @@ export const FOLDS = {
   },
 
   reload_dropped(story, event) {
-    const record = story.live.get(event.id);
+    const record = story.live.get(event.id) ?? left(story, event, "waiting");
     if (!record) return;
     story._drop(record);
     story._keep(record.model, event.reusable);
@@ -217,14 +212,14 @@ export const FOLDS = {
   },
 
   finished(story, event) {
-    const record = story.live.get(event.id);
+    const record = story.live.get(event.id) ?? left(story, event, "finished");
     if (!record) return;
     record.reason = event.reason;
     story._end(record, "finished", event.at);
   },
 
   cancelled(story, event) {
-    const record = story.live.get(event.id);
+    const record = story.live.get(event.id) ?? left(story, event, "cancelled");
     if (!record) return;
     record.reason = event.by;
     giveBack(story, record, event);
@@ -232,7 +227,7 @@ export const FOLDS = {
   },
 
   failed(story, event) {
-    const record = story.live.get(event.id);
+    const record = story.live.get(event.id) ?? left(story, event, "failed");
     if (!record) return;
     record.reason = event.reason;
     record.message = event.message;
@@ -259,7 +254,7 @@ function seatless(story, record, at) {
 
 function moveMembers(story, event) {
   for (const [id, index, blocks] of event.grown) {
-    const record = story.live.get(id);
+    const record = story._holder(id);
     if (record) story._hold(record, record.sequences[index], blocks);
     else story._takenUnseen(blocks);
   }
@@ -273,7 +268,7 @@ function moveMembers(story, event) {
   story._flying = new Map();
   story._members = new Set(moved.keys());
   for (const [id, [doing, positions]] of moved) {
-    const record = story.live.get(id);
+    const record = story._holder(id);
     if (!record) continue;
     story._flying.set(id, record);
     story._judge(record, { kind: "go", positions }, event.at);

@@ -22,6 +22,7 @@ export class Story {
     this.unknown = new Set();
     this._flying = new Map();
     this._members = new Set(); // of the step that runs, also those who are not known
+    this._strangers = new Map(); // by id: live requests of which no more is known than which blocks they hold
   }
 
   // An event about a request that is not known is ignored; a kind of event that is not known is remembered as such.
@@ -56,7 +57,7 @@ export class Story {
   // How many sequences hold each live block of that model's pool.
   references(model) {
     const counts = new Map();
-    for (const record of this.live.values()) {
+    for (const record of [...this.live.values(), ...this._strangers.values()]) {
       if (record.model !== model) continue;
       for (const sequence of record.sequences) {
         for (const block of sequence.blocks) counts.set(block, (counts.get(block) ?? 0) + 1);
@@ -73,6 +74,7 @@ export class Story {
       return copies.get(record);
     };
     copy.live = new Map([...this.live].map(([id, record]) => [id, cloned(record)]));
+    copy._strangers = new Map([...this._strangers].map(([id, record]) => [id, cloned(record)]));
     copy._flying = new Map([...this._flying].map(([id, record]) => [id, cloned(record)]));
     copy.ended = new Map(this.ended);
     copy.models = new Map([...this.models].map(([name, model]) => [name, model.clone()]));
@@ -119,6 +121,11 @@ export class Story {
   _hold(record, sequence, blocks) {
     for (const block of blocks) this.model(record.model).pool.take(block, record.hold);
     sequence.blocks.push(...blocks);
+  }
+
+  // Whoever may hold blocks by that id.
+  _holder(id) {
+    return this.live.get(id) ?? this._strangers.get(id) ?? null;
   }
 
   // Whoever got these blocks is not known, nor by which model it is served.

@@ -98,7 +98,9 @@ class EmbedPattern(WithoutTiers):
 
     def admit(self, request: Request, quote: Quote, at: int, step: int) -> Admitted:
         resumed = request.preemptions > 0
-        return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
+        return Admitted(
+            at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=(), model=request.model
+        )
 
     def least_work(self, request: Request, new: EmbedRequest, answers: AnswerLengths) -> LeastWork:
         return LeastWork(new.positions, 0)

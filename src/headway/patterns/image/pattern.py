@@ -141,7 +141,9 @@ class ImagePattern(WithoutTiers):
         progress: ImageProgress = request.progress
         progress.grant = self.space.take(quote.ask.space)
         resumed = request.preemptions > 0
-        return Admitted(at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=())
+        return Admitted(
+            at=at, step=step, id=request.id, resumed=resumed, indexes=(), tables=(), inherited=(), model=request.model
+        )
 
     def least_work(self, request: Request, new: ImageRequest, answers: AnswerLengths) -> LeastWork:
         progress: ImageProgress = request.progress

@@ -118,6 +118,7 @@ class TextPattern:
             tables=_tables(sequences),
             wait=wait,
             choice=quote.choice,
+            model=request.model,
         )
 
     def reloading(self, request: Request) -> Wait | None:
@@ -163,6 +164,7 @@ class TextPattern:
             tables=_tables(sequences),
             inherited=tuple(sequence.computed for sequence in sequences),
             choice=quote.choice if declined else None,
+            model=request.model,
         )
 
     def _take(self, request: Request, quote: Quote) -> tuple[Reservation, Miss]:

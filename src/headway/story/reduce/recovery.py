@@ -68,7 +68,7 @@ class Recovery:
     def _at(self, model: str, at: int) -> Second:
         seconds = self._seconds.setdefault(model, deque(maxlen=KEPT_SECONDS))
         second = at // _SECOND_NS
-        if not seconds or seconds[-1].second < second:
+        if not seconds or seconds[-1].second != second:  # an earlier one: the clock went back
             seconds.append(Second(second))
         return seconds[-1]
 

@@ -89,6 +89,8 @@ class _Share:
 
     def add(self, at: int, recomputed: int, evaluated: int) -> None:
         second = at // _SECOND
+        while self._seconds and self._seconds[-1][0] > second:  # the clock went back
+            self._seconds.pop()
         if not self._seconds or self._seconds[-1][0] != second:
             self._seconds.append([second, 0, 0])
             self._drop_before(second - _MINUTE)

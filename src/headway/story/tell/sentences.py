@@ -413,13 +413,24 @@ def _recompute(view: RequestView) -> str:
 
 def _price(view: RequestView) -> str:
     """What the latest preemption was to cost when it was decided."""
-    if not view.preempted or not view.sequences:
+    if not view.preempted or not (view.sequences or view.pattern == "image"):
         return ""
     last = view.preempted[-1]
     latest = "Preempted" if view.preemptions == 1 else "Last preempted"
     account = "since it could not grow" if last.by == view.id else f"for {last.by}"
+    if view.pattern == "image":
+        return f"{latest} at step {last.step} {account}: {_latent_lost(last.recompute)}."
     reload = f", {count(last.reload, 'block')} to reload" if last.reload else ""
     return f"{latest} at step {last.step} {account}: {count(last.recompute, 'position')} to recompute{reload}."
+
+
+def _latent_lost(items: int) -> str:
+    """What goes with an image's latent, of which so many items were done: its encoding, and then its updates. (One
+    that pauses keeps it, and its wait says so.)"""
+    if not items:
+        return "its latent is gone, and nothing had been done to it"
+    updates = f" and {count(items - 1, 'update')} are" if items > 1 else " is"
+    return f"its latent is gone, so its encoding{updates} to be done again"
 
 
 def _names(ids: Sequence[str]) -> str:
