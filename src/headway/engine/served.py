@@ -120,25 +120,15 @@ class ServedModel:
 
     def spent(self, ns: int, cost: int, at: int, *, divided: bool = False) -> None:
         """A step of its own took `ns` of the device and ended at `at`; in it something was `divided`, or might have
-<<<<<<< HEAD
-        been. Changes its share, and its pace, of which steps say nothing that evaluated nothing: they only copied, or
-        failed."""
-        self.device_ns += ns
-        self.stopped_at = at
-        if not cost:
-            return
-        (self._divided if divided else self._recent).append((ns, cost))
-        if ns > 0:  # a clock that went back measured nothing
-            self._latest.append(ns)
-        if self.options.policy == "deadline":
-=======
-        been. Changes its share and its pace."""
+        been. Changes its share, and its pace, of which steps say nothing that evaluated nothing (they only copied, or
+        failed), or in which the clock went back."""
         self.device_ns += charged(ns)
         self.stopped_at = at
-        if ns > 0:  # else the clock went back
-            (self._divided if divided else self._recent).append((ns, cost))
-        if self.options.policy == "deadline" and cost:
->>>>>>> evidence
+        if not cost or ns <= 0:
+            return
+        (self._divided if divided else self._recent).append((ns, cost))
+        self._latest.append(ns)
+        if self.options.policy == "deadline":
             self.fastest = self.fastest.after(ns, cost, self.options.step_tokens)
 
     def too_late(self, request: Request, new: NewRequest, now: int) -> Never | None:
