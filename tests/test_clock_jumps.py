@@ -15,7 +15,7 @@ from headway.core.verdict import Wait
 from headway.engine.loop import Engine
 from headway.front.departures import OVER_S, UNKNOWN_S, Departures
 from headway.policy.deadline import FADES, Fastest, LeastWork, soonest_ns
-from headway.policy.durations import Stretch
+from headway.policy.durations import Durations, Stretch
 from headway.policy.progress import APART_NS, TIMES, Repeats, Writes
 from headway.policy.recovery import Watch
 from headway.policy.reload import Measured, Rate, choose
@@ -276,6 +276,20 @@ def test_of_how_much_longer_steps_take_one_jump_says_little_and_is_forgotten_wit
     for _ in range(100):
         stretch.note(40.0)
     assert stretch.factor > 39, "what lasts is learned"
+
+
+def test_of_what_a_part_of_a_step_takes_one_jump_says_little_and_what_lasts_is_learned():
+    durations = Durations()
+    for ns in [10_000_000] * 20 + [HOUR]:
+        durations.note("update", (64, 64), 2, ns)
+    assert durations.ns("update", (64, 64), 2) < 12_000_000
+    for _ in range(60):
+        durations.note("update", (64, 64), 2, 100_000_000)
+    assert durations.ns("update", (64, 64), 2) > 90_000_000
+    durations = Durations()
+    for ns in (HOUR, 10_000_000):
+        durations.note("update", (64, 64), 2, ns)
+    assert durations.ns("update", (64, 64), 2) == 10_000_000, "of the first two it is the shorter"
 
 
 # -- turns of models --------------------------------------------------------------------------------------------

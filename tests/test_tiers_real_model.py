@@ -38,6 +38,8 @@ from headway.replica.loading import hosted_text
 from headway.replica.options import ModelOptions
 from headway.replica.tiers import folder_name, identity_of, open_tiers
 from headway.story.reduce.reducer import Story
+from headway.story.tell.explain import request_view
+from headway.story.tell.sentences import tell
 from tiny_decoders import files_of, oracle, tokens
 
 GOLDEN = Path(__file__).parent / "data" / "smollm2-135m-greedy-fp32.json"
@@ -263,6 +265,8 @@ def test_another_revision_has_a_folder_of_its_own_and_the_others_file_is_of_no_u
     served.ask("again", PROMPT, 8)
     assert served.reused("again") == 0 and not served.faults()
     assert served.miss("again") == Miss("other", 0, what="revision")
+    told = tell(request_view(served.story, served.story.record("again"), 0))
+    assert "Reused 0 of 150 prompt positions: what follows is known with another revision only." in told
     served.ask("never sent", FILLER, 1)
     assert served.miss("never sent") == Miss("none", 0)
     served.close()
@@ -450,6 +454,19 @@ FACTS = ModelFacts(
     name="m", revision="r", pattern="text", vocab=9, max_context=9, weights_format="bf16", weights_bytes=1,
     state_format="bf16", block_bytes=64, kernels={"products": "oneDNN", "attention": "native"},
 )  # fmt: skip
+
+
+def test_of_many_files_beside_its_own_those_that_were_written_to_last_are_looked_at(tmp_path):
+    """So that a start takes no longer however many revisions a folder has seen."""
+    mine = tmp_path / folder_name(FACTS, identity_of(FACTS, 16))
+    for age, revision in enumerate("abcdef"):
+        facts = replaced(revision=revision)
+        folder = tmp_path / folder_name(facts, identity_of(facts, 16))
+        DiskSlab.open(folder, identity_of(facts, 16), 64, 1 << 14).close()
+        diskorigins.write(folder, facts, 16)
+        os.utime(folder / "blocks", (1000 - age, 1000 - age))
+    found = diskorigins.beside(mine, 16)
+    assert [each.origin.revision for each in found] == ["a", "b", "c", "d"]
 
 
 def replaced(**changes) -> ModelFacts:

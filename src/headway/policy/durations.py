@@ -20,7 +20,7 @@ Row: TypeAlias = tuple[str, tuple[int, ...], int, int, int]
 _MEAN, _DEVIATION = 1 / 8, 1 / 4
 #: The mean follows the machine: a measurement counts for at least so much of it.
 _LEAST_SHARE = 1 / 16
-_MOST_STRETCHED = 4
+_MOST_LONGER = _MOST_STRETCHED = 4
 
 
 @dataclass(slots=True)
@@ -30,12 +30,13 @@ class _Mean:
 
     def add(self, ns: int) -> None:
         """The first measurement holds what happens only once (memory is touched, kernels are chosen), so a shorter
-        second one replaces it."""
+        second one replaces it. A later one counts as `_MOST_LONGER` times the mean at most: what was measured while
+        the process was stopped for hours must not stand for what comes, nor be kept for the next start."""
         self.count += 1
         if self.count == 2:
             self.ns = min(self.ns, ns)
         else:
-            self.ns += (ns - self.ns) * max(1 / self.count, _LEAST_SHARE)
+            self.ns += (min(ns, _MOST_LONGER * self.ns) - self.ns) * max(1 / self.count, _LEAST_SHARE)
 
 
 @dataclass(slots=True)
