@@ -14,15 +14,18 @@ from headway.core.tiers import Backlog
 from headway.core.verdict import Wait
 from headway.engine.loop import Engine
 from headway.front.departures import OVER_S, UNKNOWN_S, Departures
+from headway.policy.copies import MOST_NS, Room
 from headway.policy.deadline import FADES, Fastest, LeastWork, soonest_ns
 from headway.policy.durations import Durations, Stretch
 from headway.policy.progress import APART_NS, TIMES, Repeats, Writes
 from headway.policy.recovery import Watch
-from headway.policy.reload import Measured, Rate, choose
+from headway.policy.reload import BlockSize, Measured, Rate, choose
 from headway.story.reduce.recovery import Recovery
 from headway.story.sinks.metrics import _Share
 from test_known_loops import HANGS, pass_time, reloading, told
 from world import World
+
+BLOCK = BlockSize(8, 1)
 
 S, HOUR = 10**9, 3600 * 10**9
 JUMPS = pytest.mark.parametrize("jump_ns", [HOUR, 5 * HOUR + 7, -HOUR, -1], ids=["1 h", "5 h", "-1 h", "-1 ns"])
@@ -162,7 +165,7 @@ def test_a_step_in_which_the_clock_jumps_measures_no_prefill_and_leaves_the_brea
     assert usual == pytest.approx(64 / 1.64e-3) and len(measured.prefill._measured) == 1
     if jump_ns > 0:  # an hour later nothing is known, and blocks are reloaded until it is
         assert measured.prefill.per_second(world.clock.now_ns()) is None
-        assert choose(4, 0, 8, measured, world.clock.now_ns()).reload
+        assert choose(4, 0, BLOCK, measured, world.clock.now_ns(), Room(MOST_NS)).reload
 
 
 def test_after_a_jump_rates_are_of_what_was_measured_since_then():
@@ -175,8 +178,8 @@ def test_after_a_jump_rates_are_of_what_was_measured_since_then():
         rate.note(at, 30, S)
         assert rate.per_second(at) == pytest.approx(30)
     known = Measured()
-    known.copy.note(0, 10, 61 * S)  # the process was stopped while it copied
-    assert choose(4, 0, 8, known, 0).bandwidth is None
+    known.reload.note(0, 10, 61 * S)  # the process was stopped while it copied
+    assert choose(4, 0, BLOCK, known, 0, Room(MOST_NS)).bandwidth is None
 
 
 # -- Retry-After ----------------------------------------------------------------------------------------------
