@@ -260,7 +260,7 @@ def test_a_request_from_before_the_kept_events_is_shown_as_its_record_says(
     browser: Browser, smollm2: ModelFiles
 ) -> None:
     with fake_serving(smollm2, blocks=64) as server:
-        server.front.ring = EventRing("epoch", 20)
+        server.front._chronicle._ring = EventRing("epoch", 20)
         ask = partial(server.complete, list(range(1, 200)), id="old", max_tokens=500)
         asking = threading.Thread(target=ask)
         asking.start()
@@ -337,7 +337,7 @@ def test_a_page_that_is_opened_late_shows_every_block_as_it_is_and_goes_on_so(
     browser: Browser, smollm2: ModelFiles
 ) -> None:
     with fake_serving(smollm2, blocks=64) as server:
-        server.front.ring = EventRing("epoch", 20)
+        server.front._chronicle._ring = EventRing("epoch", 20)
         asking = fill(server)
         before = told(server)
         assert {cell.partition(" ")[0] for cell in before} == {"reusable", "held", "shared", "free"}

@@ -334,7 +334,7 @@ def test_a_running_servers_trace_says_what_its_records_say(
 def test_a_ring_that_forgot_how_a_request_began_says_so(
     server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.front.ring = EventRing("small", size=20)
+    server.front._chronicle._ring = EventRing("small", size=20)
     server.complete("Hello", id="long", max_tokens=60)
     assert main(["timeline", "--url", server.url, "-o", str(tmp_path / "trace")]) == 0
     validate(json.loads((tmp_path / "trace").read_text()))
