@@ -31,7 +31,7 @@ Counts = tuple[int, int, int, int]
 
 
 def threads(pid: int) -> Iterator[tuple[int, Counts]]:
-    """All threads of a process by number, and what the kernel has counted for each."""
+    """All threads of a process by number, and `FIGURES` of each, as counted since it began."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         ran, queued, _ = map(int, (task / "schedstat").read_text().split())
         lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
@@ -50,10 +50,10 @@ def counted(front: int, replica: int) -> dict[str, Counts]:
     return {name: tuple(each) for name, each in sums.items()}  # type: ignore[misc]
 
 
-def ask(port: int, tokens: int, number: int) -> socket.socket:
+def ask(port: int, tokens: int, temperature: float, number: int) -> socket.socket:
     """A stream that has begun to be asked for."""
     body = json.dumps({
-        "model": "x", "stream": True, "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
+        "model": "x", "stream": True, "max_tokens": tokens, "ignore_eos": True, "temperature": temperature,
         "messages": [{"role": "user", "content": f"Tell me of number {number}, in a long story."}],
     }).encode()  # fmt: skip
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--temperature", type=float, default=1.0, help="1 is what clients get who ask for none")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--options", default="--weights int8", help="of the server")
     args = parser.parse_args()
@@ -107,7 +108,12 @@ def main() -> None:
         front = next(c.pid for c in psutil.net_connections() if c.laddr and c.laddr.port == port and c.pid)
         (replica,) = (c.pid for c in psutil.Process(front).children() if "headway.replica.process" in c.cmdline())
         rounds = [
-            follow([ask(port, args.tokens, i) for i in range(args.streams)], front, replica, args.tokens)
+            follow(
+                [ask(port, args.tokens, args.temperature, i) for i in range(args.streams)],
+                front,
+                replica,
+                args.tokens,
+            )
             for _ in range(args.rounds + 1)
         ][1:]
     print("for each token        " + "".join(f"{name:>12}" for name in FIGURES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from collections.abc import Callable, Iterable
 from time import monotonic_ns
 
@@ -40,44 +41,44 @@ class Chronicle:
         self._metrics = Metrics(self._story, models)
         self.log = log
         self._on_alarm, self._contradicted = on_alarm, contradicted
+        self._lock = threading.RLock()  # whoever looks from another thread may fold, too
         self._unfolded: list[ev.AnyEvent] = []
         self._parts = 0
 
     @property
     def story(self) -> Story:
-        if self._unfolded:
-            self._settle()
+        self._settle()
         return self._story
 
     @property
     def metrics(self) -> Metrics:
-        if self._unfolded:
-            self._settle()
+        self._settle()
         return self._metrics
 
     @property
     def ring(self) -> EventRing:
-        if self._unfolded:
-            self._settle()
+        self._settle()
         return self._ring
 
     def tell(self, event: ev.AnyEvent) -> None:
         """Take one event in. Raises whatever an event that cannot be makes of the records."""
-        for each in self._logged((event,)):
-            if self._unfolded:
+        with self._lock:
+            for each in self._logged((event,)):
                 self._settle()
-            self._fold(each)
+                self._fold(each)
         if (sentence := alarm(event)) is not None:
             self._on_alarm(sentence)
 
     def tell_soon(self, events: Iterable[ev.Stepped | ev.Committed]) -> None:
         """The same, soon. Call it inside a running event loop, after what callers wait for: they go first."""
-        for event in self._logged(events):
-            self._unfolded.append(event)
-            self._parts += 1
-            if isinstance(event, ev.Stepped):
-                self._parts += len(event.members)
-        if self._parts >= _MOST_UNFOLDED:
+        with self._lock:
+            for event in self._logged(events):
+                self._unfolded.append(event)
+                self._parts += 1
+                if isinstance(event, ev.Stepped):
+                    self._parts += len(event.members)
+            much = self._parts >= _MOST_UNFOLDED
+        if much:
             self._parts = 0
             asyncio.get_running_loop().call_soon(self._settle)
 
@@ -97,12 +98,13 @@ class Chronicle:
 
     def _settle(self) -> None:
         """Fold what is left."""
-        unfolded, self._unfolded, self._parts = self._unfolded, [], 0
-        for event in unfolded:
-            try:
-                self._fold(event)
-            except Exception as error:  # whatever it is, it comes of a replica that contradicts itself
-                self._contradicted(error)
+        with self._lock:
+            unfolded, self._unfolded, self._parts = self._unfolded, [], 0
+            for event in unfolded:
+                try:
+                    self._fold(event)
+                except Exception as error:  # whatever it is, it comes of a replica that contradicts itself
+                    self._contradicted(error)
 
     def _fold(self, event: ev.AnyEvent) -> None:
         self._metrics.fold(event)

@@ -31,6 +31,9 @@ class Channel:
         self._unsent = bytearray()
         self._messages: deque[bytes] = deque()
         self._ended = False
+        #: To ask before reading: an answer costs less than a read that fails, and between two steps none is there.
+        self._readable = select.poll()
+        self._readable.register(stream, select.POLLIN)
 
     @property
     def gone(self) -> bool:
@@ -75,8 +78,10 @@ class Channel:
 
     def poll(self, timeout_ms: int) -> bool:
         """Whether a message is there; waits for it that long."""
-        if not self._messages:
+        if not self._messages and self._readable.poll(0):
             self.fill()
+        if self._messages or not timeout_ms:
+            return bool(self._messages)
         ends = time.monotonic() + timeout_ms / 1e3
         while not self._messages and not self._ended and (left_s := ends - time.monotonic()) > 0:
             asked = select.poll()

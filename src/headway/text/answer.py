@@ -51,7 +51,7 @@ class AnswerText:
         return self._stopped
 
     def _add(self, token: int) -> str:
-        text = self._text.push((token,))
+        text = self._text.add(token)
         if self._unmatched:
             self._unmatched -= 1
             return text

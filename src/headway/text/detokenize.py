@@ -26,8 +26,11 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """Add tokens; return the text that became certain."""
-        kept = (self._tokenizer.token_bytes(id) for id in ids if id not in self._skipped)
-        return self._decoder.decode(b"".join(kept))
+        return "".join(map(self.add, ids))
+
+    def add(self, id: int) -> str:
+        """The same for one token."""
+        return "" if id in self._skipped else self._decoder.decode(self._tokenizer.token_bytes(id))
 
     def finish(self) -> str:
         """What was held back, as U+FFFD, since the rest of its character will not come."""

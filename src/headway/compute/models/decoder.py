@@ -48,10 +48,10 @@ class StepInput:
 class Evaluated:
     """What came of a step.
 
-    hidden    [len(hidden_rows), hidden], fp32, for `logits`
+    hidden    [len(hidden_rows), hidden], fp32, for `logits`, until the next step
     spoiled   rows of the step whose hidden states are not finite, as they are where any number on the way to them was
               NaN; and those whose logits are not, where these are there
-    logits    [logit_rows, vocab], fp32, until the next step; None: they are to be asked for
+    logits    [logit_rows, vocab], fp32, likewise; None: they are to be asked for
     largest   the first place of the largest of each row of these
     """
 

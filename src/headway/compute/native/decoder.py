@@ -41,7 +41,7 @@ class DecoderShape(ctypes.Structure):
     )
 
 
-#: Room for the logits of so many rows is kept from step to step: for a new one the system clears pages.
+#: Room for the results of so many rows is kept from step to step: for new logits the system clears pages.
 _KEPT_ROWS = 8
 
 
@@ -76,7 +76,7 @@ class NativeDecoder:
         if not self._handle:
             raise MemoryError("no memory for the native library's decoder")
         weakref.finalize(self, library.decoder_close, self._handle)
-        self._logits = torch.empty(_KEPT_ROWS, spec.vocab)
+        self._hidden, self._logits = torch.empty(_KEPT_ROWS, spec.hidden), torch.empty(_KEPT_ROWS, spec.vocab)
         self.bytes = self._embedding.nbytes + sum(packed.bytes for packed in self._packed.values())
         held = "int8 weights, a scale for each output" if bits == 8 else "int4 weights in groups of 32, int8 logits"
         self.words = (
@@ -89,8 +89,10 @@ class NativeDecoder:
         the step's positions. Raises ValueError for another number of rows than the step has positions, and for tokens
         and rows that do not exist."""
         tokens, asked, wanted = array("i", step.tokens), array("i", step.hidden_rows), step.logit_rows
-        hidden = torch.empty(len(asked), self.spec.hidden)
-        logits = self._logits[:wanted] if wanted <= _KEPT_ROWS else torch.empty(wanted, self.spec.vocab)
+        if len(asked) <= _KEPT_ROWS:
+            hidden, logits = self._hidden[: len(asked)], self._logits[:wanted]
+        else:
+            hidden, logits = torch.empty(len(asked), self.spec.hidden), torch.empty(wanted, self.spec.vocab)
         largest, flags = array("i", bytes(4 * wanted)), array("B", bytes(len(tokens) + wanted))
         spoiled = self._library.decoder_step(
             self._handle, tokens.buffer_info()[0], len(tokens), asked.buffer_info()[0], len(asked), wanted,

@@ -159,7 +159,8 @@ class _Measured:
     def evicted(self, since_the_start: int) -> None:
         """Another replica counts from its own start."""
         told = self._evictions_told if since_the_start >= self._evictions_told else 0
-        self._evictions.inc(since_the_start - told)
+        if since_the_start != told:
+            self._evictions.inc(since_the_start - told)
         self._evictions_told = since_the_start
 
 
@@ -333,33 +334,45 @@ class Metrics:
             self._evaluated(measured, event)
         if event.moves:
             measured.positions["evaluated"].inc(sum(move.positions for move in event.moves))
-        measured.positions["reused"].inc(sum(f.positions for f in event.forks if not f.resumed))
-        for outcome in event.outcomes:
-            self._emitted(measured, outcome, event.at)
-        measured.tokens.inc(sum(fork.emitted for fork in event.forks))  # first ones, as the leading sequence's was
+        if event.forks:  # their first tokens came with the leading sequence's
+            measured.positions["reused"].inc(sum(fork.positions for fork in event.forks if not fork.resumed))
+            measured.tokens.inc(sum(fork.emitted for fork in event.forks))
         measured.evicted(event.levels.evictions)
 
     def _evaluated(self, measured: _Measured, event: ev.Committed) -> None:
-        """Positions of sequences, by how their state came to be."""
-        came = {
-            kind: sum(getattr(outcome, kind) for outcome in event.outcomes)
-            for kind in ("prefilled", "decoded", "recomputed", "rejected")
-        }
+        """Positions of sequences, by how their state came to be, and what they emitted. What is none is not added:
+        for most tokens most is."""
+        prefilled = decoded = recomputed = rejected = accepted = emitted = 0
+        for outcome in event.outcomes:
+            prefilled += outcome.prefilled
+            decoded += outcome.decoded
+            recomputed += outcome.recomputed
+            rejected += outcome.rejected
+            accepted += outcome.accepted
+            if outcome.emitted:
+                emitted += self._emitted(measured, outcome, event.at)
+        came = {"prefilled": prefilled, "decoded": decoded, "recomputed": recomputed, "rejected": rejected}
         for kind, positions in came.items():
-            measured.positions[kind].inc(positions)
-        measured.share.add(event.at, came["recomputed"], sum(came.values()))
-        for result in DRAFTS:
-            measured.drafts[result].inc(sum(getattr(outcome, result) for outcome in event.outcomes))
+            if positions:
+                measured.positions[kind].inc(positions)
+        measured.share.add(event.at, recomputed, prefilled + decoded + recomputed + rejected)
+        if accepted:
+            measured.drafts["accepted"].inc(accepted)
+        if rejected:
+            measured.drafts["rejected"].inc(rejected)
+        if emitted:
+            measured.tokens.inc(emitted)
 
-    def _emitted(self, measured: _Measured, outcome: ev.Outcome, at: int) -> None:
-        """One sequence's tokens of one step: its request's first ones, or so long after the ones before."""
+    def _emitted(self, measured: _Measured, outcome: ev.Outcome, at: int) -> int:
+        """One sequence's tokens of one step: its request's first ones, or so long after the ones before. Returns how
+        many count."""
         record, tokens = self._story.live.get(outcome.id), outcome.emitted
-        if record is None or not tokens:
-            return
-        measured.tokens.inc(tokens)
+        if record is None:
+            return 0
         before = record.sequences[outcome.index].last_token_at
         if before is None:
             measured.first_token.observe((at - record.received_at) / 1e9)
-            return
+            return tokens
         for _ in range(tokens):
             measured.inter_token.observe((at - before) / 1e9 / tokens)
+        return tokens
