@@ -6,8 +6,10 @@
 A step copies between pool and host slots, at its start, as its plan names it; somebody else (`DiskPort`) moves
 between host and disk slots, while steps run. So whoever does I/O never touches the pool: a request may end at any
 time, and its blocks go back at once, or with the step that copies to them. Without a host tier the host slots are
-only the way to the disk, few of them. What a step costs here grows with the blocks that it moves, and with nothing
-else: neither with what lies in tiers or the pool, nor with the reloads that are on their way.
+only the way to the disk, few of them. How many blocks one step copies is bounded from outside (`policy/copies.py`),
+so that nobody waits for it; a reload takes as many steps as that needs. What a step costs here grows with the blocks
+that it moves, and with nothing else: neither with what lies in tiers or the pool, nor with the reloads that are on
+their way.
 
 A block is queued when it is indexed, not when it is evicted: by then its copy is usually there. Where no host slot is
 to be had, it stays queued; if it is evicted first, no copy is made. This file decides nothing and does no I/O: it

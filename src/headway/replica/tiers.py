@@ -17,7 +17,7 @@ from headway.replica.diskslab import DiskSlab, digest
 from headway.replica.diskworker import DiskWorker
 from headway.replica.options import ModelOptions
 
-#: What one step copies in each direction, at most: some ten milliseconds.
+#: What one step copies in each direction, at most, however fast that is; and what may lie on the way to a disk.
 _STEP_BYTES = 32 << 20
 #: A replica whose front was killed still writes for some seconds, and holds its file.
 _PREDECESSOR_S = 10.0
