@@ -293,12 +293,12 @@ class PlainReload:
 
 @dataclass
 class Measurements:
-    """How long positions took: the latest 64 measurements of the last minute."""
+    """How long positions took: the latest 64 measurements of the last minute, none of which took longer than that."""
 
     notes: list[tuple[int, int, int]] = field(default_factory=list)
 
     def note(self, at: int, positions: int, ns: int) -> None:
-        if ns > 0:
+        if 0 < ns <= 60 * 10**9:
             self.notes = [*self.notes, (at, positions, ns)][-64:]
 
     def ns_each(self, now: int) -> Fraction | None:
