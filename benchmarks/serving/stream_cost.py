@@ -80,7 +80,7 @@ def follow(streams: list[socket.socket], front: int, replica: int, tokens: int) 
                 stream.close()
         if before is None and events >= begun:
             before = events, time.perf_counter(), counted(front, replica)
-        elif after is None and events >= last:
+        elif after is None and (events >= last or not left):  # some tokens have no text, and no event
             after = events, time.perf_counter(), counted(front, replica)
     assert before is not None and after is not None, "the streams are shorter than was asked for"
     each = after[0] - before[0]
