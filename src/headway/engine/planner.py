@@ -129,15 +129,16 @@ class Planner:
         """Judge the head of the queue, and behind a blocked head as far as `look_further` allows."""
         head: Request | None = None
         behind = paused = 0
+        room = self._room  # it changes only where somebody gets something
         for request in self._queues.waiting.upcoming():
             if head is not None and not request.promised:
                 if not look_further(behind, head.overtaken, self._model.options.max_bypass):
                     break
                 behind += 1
-            quote = self._pattern.quote(request, self._room.seats)
+            quote = self._pattern.quote(request, room.seats)
             reloads = self._pattern.reloads(quote)
-            room = self._room_to_reload if reloads else self._room
-            verdict = judge(quote.ask, room, self._name_holders, partial(self._keep, request, quote))
+            given = self._to_reload(room) if reloads else room
+            verdict = judge(quote.ask, given, self._name_holders, partial(self._keep, request, quote))
             request.verdict = verdict
             if isinstance(verdict, Go):
                 if self._pauses(request):
@@ -149,6 +150,7 @@ class Planner:
                     self._reload(request, quote)
                 else:
                     self._admit(request, quote, verdict.positions)
+                room = self._room
                 if head is not None and not request.promised:
                     head.overtaken += 1
                 continue
@@ -356,12 +358,11 @@ class Planner:
         by = f"--gap-ms {self._bound.gap_ms:g}" if self._bound else ""
         return self._model.room(self.left, untouched=not self._moving, by=by)
 
-    @property
-    def _room_to_reload(self) -> Room:
-        """For one that will hold space before it has a seat: there are as many of these as there are seats, at most,
+    def _to_reload(self, room: Room) -> Room:
+        """Of it, for one that will hold space before it has a seat: there are as many of these as there are seats, at most,
         so that they do not take all the space, and looking after them does not take all the time."""
         awaited = sum(other.seats for other in self._queues.holding)
-        return replace(self._room, seats=min(self._room.seats, self._model.options.seats - awaited))
+        return replace(room, seats=min(room.seats, self._model.options.seats - awaited))
 
     def _name_holders(self) -> tuple[tuple[Holder, ...], int]:
         """Who would free how much by leaving, the largest first."""
