@@ -43,8 +43,8 @@ def bars(result: dict[str, Any], path: Path) -> None:
         axis.barh(sides, values, color=colours, xerr=errors, error_kw={"lw": 0.7, "ecolor": "#444444"})
         axis.set_title(panel.replace(", output tok/s", " at once, output") + ", tok/s", fontsize=9, loc="left")
         axis.tick_params(labelsize=7)
-        for place, value in enumerate(values):
-            axis.text(value, place, f" {value:,.0f}", va="center", fontsize=7)
+        for place, each in enumerate(found):
+            axis.text(each["high"], place, f" {each['median']:,.0f}", va="center", fontsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"smollm2-135m, 2 threads, 128 in / 64 out, greedy; {_machine(result)}", fontsize=9)
     figure.tight_layout()
