@@ -359,8 +359,8 @@ class Planner:
         return self._model.room(self.left, untouched=not self._moving, by=by)
 
     def _to_reload(self, room: Room) -> Room:
-        """Of it, for one that will hold space before it has a seat: there are as many of these as there are seats, at most,
-        so that they do not take all the space, and looking after them does not take all the time."""
+        """Of it, for one that will hold space before it has a seat: there are as many of these as there are seats, at
+        most, so that they do not take all the space, and looking after them does not take all the time."""
         awaited = sum(other.seats for other in self._queues.holding)
         return replace(room, seats=min(room.seats, self._model.options.seats - awaited))
 
