@@ -57,8 +57,24 @@ float from_half(uint16_t half) {
     return half & 0x8000 ? x * -0x1p112f : x * 0x1p112f;
 }
 
-/* Rounds a row of the weight into its column of the panels, group by group: what was rounded so before, between a least
- * and a largest value, comes out as it was. */
+/* How many steps lead from the least to the largest of a group: 15, or fewer if all of it lies on such a grid, within a
+ * twentieth of a step (numbers in bf16 are that near). What was rounded to 4 bits by another rule (GGUF's Q4_0, Q4_K) and
+ * does not reach both ends of its grid keeps its steps so. */
+int steps_of(const float *values, int count, float low, float high) {
+    if (count < GROUP) return 15; /* too few to tell */
+    for (int steps = 15; steps > 1 && low < high; steps--) {
+        const float scale = (high - low) / static_cast<float>(steps);
+        const auto off_grid = [=](float x) {
+            const float at = (x - low) / scale;
+            return std::fabs(at - std::nearbyint(at)) > 0.05f;
+        };
+        if (std::none_of(values, values + count, off_grid)) return steps;
+    }
+    return 15;
+}
+
+/* Rounds a row of the weight into its column of the panels, group by group: what was rounded to 4 bits before, in groups
+ * of that size, comes out as it was, but for the half precision of scales and least values. */
 void pack_groups(const Weights &to, int64_t column, const void *weight, int32_t format, int64_t row) {
     uint8_t *at = reinterpret_cast<uint8_t *>(const_cast<int8_t *>(to.panel_weights)) + column / PANEL * to.panel_bytes;
     for (int64_t first = 0; first < to.inputs; first += GROUP, at += GROUP_BYTES) {
@@ -69,7 +85,8 @@ void pack_groups(const Weights &to, int64_t column, const void *weight, int32_t 
             low = std::min(low, values[k]), high = std::max(high, values[k]);
         }
         uint16_t *scales = reinterpret_cast<uint16_t *>(at + PANEL * GROUP / 2) + column % PANEL;
-        scales[0] = to_half((high - low) / 15.0f), scales[PANEL] = to_half(low);
+        scales[0] = to_half((high - low) / static_cast<float>(steps_of(values, count, low, high)));
+        scales[PANEL] = to_half(low);
         const float scale = from_half(scales[0]), least = from_half(scales[PANEL]);
         for (int k = 0; k < count; k++) {
             const float steps = scale > 0 ? (values[k] - least) / scale : 0.0f;
