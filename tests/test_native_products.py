@@ -60,8 +60,8 @@ def rounded_inputs(x: torch.Tensor, near: int = NEAR) -> torch.Tensor:
 
 
 def rounded_in_groups(weight: torch.Tensor) -> torch.Tensor:
-    """Sixteen values from the least to the largest of each 32 inputs, these in half precision (GGUF's Q4_1); fewer, as
-    many as there may be, where all 32 lie on such a grid, within a twentieth of a step."""
+    """Sixteen values from the least to the largest of each 32 inputs, these in half precision (GGUF's Q4_1); fewer,
+    as many as there may be, where all 32 lie on such a grid, within a twentieth of a step."""
     parts = []
     for values in weight.split(32, 1):
         low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
