@@ -189,7 +189,9 @@ def _load_images(model: ModelOptions, options: ReplicaOptions, say: Callable[[To
     cache = Cache.at(Path(options.cache))
     files = resolve(model.model, cache=Path(options.cache), offline=True, progress=lambda done, total: None)
     say(Loading(f"reading the weights of {model.served_name}", 0, files.weights_bytes))
-    executor = DiffusionExecutor.load(files, cache=cache.converted, weights=model.weights, threads=options.threads)
+    executor = DiffusionExecutor.load(
+        files, cache=cache.converted, weights=model.weights, native=options.native, threads=options.threads
+    )
     _refuse_long(model, executor.facts.max_context)
     durations = KeptDurations.open(cache.converted / files.revision, options.threads)
     return hosted_images(executor, model, durations)

@@ -20,7 +20,7 @@ from headway.artifacts.files import ModelFiles
 from headway.compute.executor import ModelFacts, Sketch
 from headway.compute.finite import rows_not_finite
 from headway.compute.image.features import Text, TextFeatures, text_features
-from headway.compute.image.formats import choose_weights
+from headway.compute.image.formats import FORMATS, choose_weights
 from headway.compute.image.noise import Noise, NoiseSchedulers
 from headway.compute.image.parts import Denoiser, PixelDecoder, image_facts
 from headway.compute.image.sketch import Sketcher
@@ -38,6 +38,11 @@ from headway.core.plan import (
 )
 
 _FLOAT_BYTES = 4
+_PRODUCTS = {
+    "fp32": "torch, fp32",
+    "bf16": "torch, bf16",
+    "int8": "linear layers int8, native; a row's bits depend on it alone; the rest torch, fp32",
+}
 _T = TypeVar("_T")
 #: An item of a plan, and its place there.
 _Placed: TypeAlias = tuple[int, _T]
@@ -79,17 +84,24 @@ class DiffusionExecutor:
 
     @classmethod
     def load(
-        cls, files: ModelFiles, *, cache: Path, weights: str = "auto", threads: int | None = None
+        cls,
+        files: ModelFiles,
+        *,
+        cache: Path,
+        weights: str = "auto",
+        native: str = "auto",
+        threads: int | None = None,
     ) -> DiffusionExecutor:
-        """Bring a model to where it can run. `cache` is as of the text executor; see `formats.py` for `weights`;
-        `threads` are torch's, for the whole process. Raises UnsupportedModel, ArtifactError, or ConfigError for
-        options that cannot work."""
+        """Bring a model to where it can run. `cache` and `native` are as of the text executor; see `formats.py` for
+        `weights`; `threads` are torch's, for the whole process. Raises UnsupportedModel, ArtifactError, or
+        ConfigError for options that cannot work."""
         pipeline = files.pipeline
         assert pipeline is not None, "the files are a diffusion model's"
-        dtype = choose_weights(weights)
+        form = choose_weights(weights)
+        dtype = FORMATS[form]
         with torch.inference_mode():
             features = text_features(pipeline, cache=cache, threads=threads)
-            denoiser = Denoiser(files.name, pipeline.denoiser, dtype)
+            denoiser = Denoiser(files.name, pipeline.denoiser, dtype, rounded=form == "int8", native=native)
             decoder = PixelDecoder(files.name, pipeline.autoencoder, dtype)
             noise = NoiseSchedulers(files.name, pipeline.noise)
         for what, takes, comes in (
@@ -98,7 +110,6 @@ class DiffusionExecutor:
         ):
             if takes != comes:
                 raise ArtifactError(f"{files.name}: {what} {comes} values come to a part that takes {takes}")
-        form = "fp32" if dtype is torch.float32 else "bf16"
         facts = ModelFacts(
             name=files.name,
             revision=files.revision,
@@ -109,7 +120,7 @@ class DiffusionExecutor:
             weights_bytes=denoiser.weights_bytes + decoder.weights_bytes + features.weights_bytes,
             state_format="fp32",
             block_bytes=0,
-            kernels={"products": f"torch, {form}", "updates": f"{pipeline.denoiser.kind}, equal shapes together"},
+            kernels={"products": _PRODUCTS[form], "updates": f"{pipeline.denoiser.kind}, equal shapes together"},
             output="pixels",
             graph=files.graph,
             images=image_facts(denoiser, decoder, noise.most_updates, noise.words),

@@ -17,6 +17,7 @@ from headway.artifacts.files import Part
 from headway.compute.executor import ImageFacts
 from headway.compute.finite import rows_not_finite
 from headway.compute.image.noise import options_of
+from headway.compute.image.products import RoundedLinear, round_linear_layers
 from headway.core.errors import ArtifactError, UnsupportedModel
 
 _CLASSES: dict[str, Any] = {
@@ -39,10 +40,22 @@ class Denoiser:
     features         values of one text feature
     """
 
-    def __init__(self, name: str, part: Part, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        name: str,
+        part: Part,
+        dtype: torch.dtype = torch.float32,
+        *,
+        rounded: bool = False,
+        native: str = "auto",
+    ) -> None:
+        """With `rounded`, its linear layers are in int8, as far as `native` allows. Raises ConfigError where it does
+        not, and what `_load` raises."""
         self._is_unet = part.kind == "UNet2DConditionModel"
         self.features = _features(name, part)
         self._model, self._dtype = _load(name, part, dtype), dtype
+        if rounded:
+            round_linear_layers(self._model, native)
         config = self._model.config
         self.channels = int(config.in_channels)
         self.side = _side(name, config.sample_size)
@@ -114,7 +127,9 @@ def image_facts(denoiser: Denoiser, decoder: PixelDecoder, most_updates: int, no
 
 
 def _bytes(model: Any) -> int:
-    return sum(weight.nbytes for weight in model.parameters())
+    rounded: int = sum(layer.bytes for layer in model.modules() if isinstance(layer, RoundedLinear))
+    plain: int = sum(weight.nbytes for weight in model.parameters())
+    return rounded + plain
 
 
 def _load(name: str, part: Part, dtype: torch.dtype) -> Any:
