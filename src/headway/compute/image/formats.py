@@ -17,8 +17,9 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
 
 def choose_weights(weights: str) -> str:
     """`auto` is bf16 where the processor multiplies it, which makes updates and decodings up to twice as quick (see
-    docs/speed.md), else fp32. With int8, which rounds the linear layers alone and more, they are quicker still: that
-    is for whoever asks for it, since what it does to other models' images was not measured. Raises ConfigError for a format that is not implemented."""
+    docs/speed.md), else fp32. With int8, which rounds the linear layers alone and more, updates are quicker still:
+    that is for whoever asks for it, since what it does to other models' images was not measured. Raises ConfigError
+    for a format that is not implemented."""
     if weights == "auto":
         weights = "bf16" if multiplies_bf16() else "fp32"
     if weights not in FORMATS:
