@@ -114,7 +114,6 @@ void headway_attention::cut(int index, int kv_head, int64_t most) {
 
 /* -- once per layer */
 
-
 void headway_attention::enter(const LayerAttention &call, int first, int last, float *room) {
     const int64_t row_bytes =
         static_cast<int64_t>(shape.heads + 2 * shape.kv_heads) * shape.head_dim * item_bytes(call.format);

@@ -1,4 +1,4 @@
-/* A step through all layers of a decoder: one parallel region, whose threads go from stage to stage together. */
+/* A decoder's step, from tokens to logits: one parallel region, whose threads go from stage to stage together. */
 #include <algorithm>
 #include <cstring>
 #include <memory>

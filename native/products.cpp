@@ -230,11 +230,11 @@ void headway_products::make(int64_t rows, int64_t padded_inputs) {
 void headway_products::run(int worker) {
     Walk walk(stages, worker);
     const Cut cut(*weights, inputs.rows, pool->threads());
-    Ahead ahead(*weights, cut, walk);
+    Ahead own(*weights, cut, walk);
     const auto round = [&](int piece) {
         round_piece(*kernels, *weights, x, bf16, norm, eps, piece, inputs, scratch_of(worker));
     };
-    walk.share(rounding_pieces(inputs.rows), round, ahead);
+    walk.share(rounding_pieces(inputs.rows), round, own);
     walk.share(cut.count, [&](int piece) { multiply_piece(*kernels, *weights, cut, piece, inputs, ending, out); });
 }
 

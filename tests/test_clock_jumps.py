@@ -14,7 +14,7 @@ from headway.core.tiers import Backlog
 from headway.core.verdict import Wait
 from headway.engine.loop import Engine
 from headway.front.departures import OVER_S, UNKNOWN_S, Departures
-from headway.policy.copies import MOST_NS, Room
+from headway.policy.copies import MOST_NS, CopyBudget
 from headway.policy.deadline import FADES, Fastest, LeastWork, soonest_ns
 from headway.policy.durations import Durations, Stretch
 from headway.policy.progress import APART_NS, TIMES, Repeats, Writes
@@ -165,7 +165,7 @@ def test_a_step_in_which_the_clock_jumps_measures_no_prefill_and_leaves_the_brea
     assert usual == pytest.approx(64 / 1.64e-3) and len(measured.prefill._measured) == 1
     if jump_ns > 0:  # an hour later nothing is known, and blocks are reloaded until it is
         assert measured.prefill.per_second(world.clock.now_ns()) is None
-        assert choose(4, 0, BLOCK, measured, world.clock.now_ns(), Room(MOST_NS)).reload
+        assert choose(4, 0, BLOCK, measured, world.clock.now_ns(), CopyBudget(MOST_NS)).reload
 
 
 def test_after_a_jump_rates_are_of_what_was_measured_since_then():
@@ -179,7 +179,7 @@ def test_after_a_jump_rates_are_of_what_was_measured_since_then():
         assert rate.per_second(at) == pytest.approx(30)
     known = Measured()
     known.reload.note(0, 10, 61 * S)  # the process was stopped while it copied
-    assert choose(4, 0, BLOCK, known, 0, Room(MOST_NS)).bandwidth is None
+    assert choose(4, 0, BLOCK, known, 0, CopyBudget(MOST_NS)).bandwidth is None
 
 
 # -- Retry-After ----------------------------------------------------------------------------------------------

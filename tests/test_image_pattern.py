@@ -18,7 +18,7 @@ from headway.engine.served import EngineOptions
 from headway.memory.bytes import BytePool
 from headway.page.words import Question, answer
 from headway.patterns.image.pattern import image_model, preview_places
-from headway.policy.copies import Room
+from headway.policy.copies import CopyBudget
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import request_view
 from headway.story.tell.sentences import tell
@@ -212,7 +212,7 @@ def test_an_image_that_could_not_go_on_itself_and_one_to_which_nothing_was_done_
 
 def preempt(world: World, victim: Request, by: Request) -> None:
     """As a step does that lacks space. No step lacks any of images: each takes all that it needs at its admission."""
-    planner = Planner(world.model, world.engine.steps + 1, world.clock.now_ns(), world._emit, 4, Room(0))
+    planner = Planner(world.model, world.engine.steps + 1, world.clock.now_ns(), world._emit, 4, CopyBudget(0))
     planner._preempt(victim, by=by, taken=0)
 
 

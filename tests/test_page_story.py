@@ -18,7 +18,7 @@ from headway.core import events as ev
 from headway.core.tiers import TierLevel
 from headway.engine.planner import Planner
 from headway.page.routes import assets, self_contained
-from headway.policy.copies import Room
+from headway.policy.copies import CopyBudget
 from headway.story.reduce.reducer import Story
 from headway.story.tell.explain import pool_view, request_view, request_views
 from headway.story.tell.sentences import tell
@@ -388,7 +388,7 @@ def test_the_page_folds_the_life_of_an_image_as_the_server_does(browser: Browser
     world.engine.cancel("goes")
     running = world.models["image"].queues.running
     step, at = world.engine.steps + 1, world.clock.now_ns()
-    planner = Planner(world.models["image"], step, at, world._emit, 4, Room(0))
+    planner = Planner(world.models["image"], step, at, world._emit, 4, CopyBudget(0))
     planner._preempt(running[-1], by=running[0], taken=0)  # no step lacks space for images by itself
     world.run()
     file = tmp_path / "run.html"

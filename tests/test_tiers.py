@@ -12,7 +12,7 @@ from headway.core.request import Stage
 from headway.core.tiers import ReloadChoice
 from headway.core.verdict import Wait
 from headway.memory.slots import Slots
-from headway.policy.copies import MOST_NS, Room
+from headway.policy.copies import MOST_NS, CopyBudget
 from headway.policy.reload import BlockSize, Measured, choose
 from world import World
 
@@ -400,7 +400,7 @@ def test_a_host_slot_that_is_read_into_is_nobody_elses_although_what_is_read_is_
 # -- the decision -----------------------------------------------------------------------------------------------
 
 
-BLOCK, ALONE = BlockSize(2000, 2), Room(MOST_NS)
+BLOCK, ALONE = BlockSize(2000, 2), CopyBudget(MOST_NS)
 
 
 def measured(prefill=None, copy=None, read=None, offload=None) -> Measured:

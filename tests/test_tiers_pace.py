@@ -23,7 +23,7 @@ from headway.memory.pool import BlockPool
 from headway.memory.reserve import StateMemory
 from headway.patterns.text.pattern import text_model
 from headway.patterns.text.tiering import Tiering
-from headway.policy.copies import MOST_NS, UNMEASURED, Room, room
+from headway.policy.copies import MOST_NS, UNMEASURED, CopyBudget, copy_budget
 from headway.policy.reload import BlockSize, Measured, Rate, choose
 from headway.replica.diskslab import DiskSlab
 from headway.replica.diskworker import DiskWorker
@@ -117,7 +117,7 @@ def test_where_nobody_waits_a_step_copies_ten_milliseconds_at_most():
     assert max(copied(plan) for plan, _ in world.ran) == MOST_NS // 1_000_000 == 10
 
 
-def test_writes_and_reloads_share_the_room_and_neither_waits_for_the_end_of_the_other():
+def test_writes_and_reloads_share_the_budget_and_neither_waits_for_the_end_of_the_other():
     tiers, _ = fake_tiers(FakeExecutor(blocks=1, block_tokens=4, host_slots=40), 0)
     tiering = Tiering(BlockPool(60, 4, tiers), 1000)
     for rate in (tiering._measured.offload, tiering._measured.reload):
@@ -129,7 +129,7 @@ def test_writes_and_reloads_share_the_room_and_neither_waits_for_the_end_of_the_
 
     def named(ns: int) -> tuple[int, int]:
         """Of a step whose copies may take that long, where a block takes a microsecond."""
-        tiering.open(0, Room(ns, 20 * ns))
+        tiering.open(0, CopyBudget(ns, 20 * ns))
         offloads, reloads = tiering.name()
         tiers.copied()
         return len(offloads), len(reloads)
@@ -214,18 +214,19 @@ def test_a_step_that_only_copied_or_failed_says_nothing_of_what_steps_take():
 # -- the policy ---------------------------------------------------------------------------------------------------
 
 
-def test_the_room_is_five_percent_of_the_shortest_step_that_is_waited_for():
-    assert room([]) == Room(MOST_NS, 0)
-    assert room([8_000_000, 20_000_000]) == Room(400_000, 8_000_000)
-    assert room([10**10]) == Room(MOST_NS, 10**10)
-    assert room([0, 8_000_000]).ns == 0, "a model that had no step yet may have short ones"
+def test_the_budget_is_five_percent_of_the_shortest_step_that_is_waited_for():
+    assert copy_budget([]) == CopyBudget(MOST_NS, 0)
+    assert copy_budget([8_000_000, 20_000_000]) == CopyBudget(400_000, 8_000_000)
+    assert copy_budget([10**10]) == CopyBudget(MOST_NS, 10**10)
+    assert copy_budget([0, 8_000_000]).ns == 0, "a model that had no step yet may have short ones"
 
 
-def test_a_room_holds_the_blocks_that_its_time_is_enough_for_and_one_always():
-    assert Room(400_000).blocks(100_000, 1e9) == 4 and Room(399_999).blocks(100_000, 1e9) == 3
-    assert Room(0).blocks(100_000, 1e9) == 1
-    assert Room(400_000).blocks(100_000, None) == Room(400_000).blocks(100_000, UNMEASURED)
-    assert Room(400_000).without(3, 100_000, 1e9) == Room(100_000) and Room(400_000).without(5, 100_000, 1e9).ns == 0
+def test_a_budget_holds_the_blocks_that_its_time_is_enough_for_and_one_always():
+    assert CopyBudget(400_000).blocks(100_000, 1e9) == 4 and CopyBudget(399_999).blocks(100_000, 1e9) == 3
+    assert CopyBudget(0).blocks(100_000, 1e9) == 1
+    assert CopyBudget(400_000).blocks(100_000, None) == CopyBudget(400_000).blocks(100_000, UNMEASURED)
+    assert CopyBudget(400_000).without(3, 100_000, 1e9) == CopyBudget(100_000)
+    assert CopyBudget(400_000).without(5, 100_000, 1e9).ns == 0
 
 
 def test_beside_steps_blocks_come_at_the_rate_at_which_steps_bring_them():
@@ -233,18 +234,20 @@ def test_beside_steps_blocks_come_at_the_rate_at_which_steps_bring_them():
     known = Measured()
     known.prefill.note(0, 10_000, 10**9)
     known.reload.note(0, 1e9, 10**9)
-    alone, beside = (choose(9, 0, BlockSize(1000, 4), known, 0, each) for each in (Room(MOST_NS), Room(4000, 80_000)))
+    alone, beside = (
+        choose(9, 0, BlockSize(1000, 4), known, 0, each) for each in (CopyBudget(MOST_NS), CopyBudget(4000, 80_000))
+    )
     assert alone == ReloadChoice(True, 9, 0, pytest.approx(1e9), 2.5e6)
     assert beside.reload and beside.bandwidth == pytest.approx(4000 / 84e-6)
-    assert not choose(9, 0, BlockSize(1000, 4), known, 0, Room(4000, 10**9)).reload
+    assert not choose(9, 0, BlockSize(1000, 4), known, 0, CopyBudget(4000, 10**9)).reload
 
 
 def test_until_a_reload_was_measured_an_offload_says_how_fast_copies_are():
     known = Measured()
     known.offload.note(0, 100, 10**9)
-    assert choose(1, 0, BlockSize(1, 1), known, 0, Room(MOST_NS)).bandwidth == 100
+    assert choose(1, 0, BlockSize(1, 1), known, 0, CopyBudget(MOST_NS)).bandwidth == 100
     known.reload.note(0, 300, 10**9)
-    assert choose(1, 0, BlockSize(1, 1), known, 0, Room(MOST_NS)).bandwidth == 300
+    assert choose(1, 0, BlockSize(1, 1), known, 0, CopyBudget(MOST_NS)).bandwidth == 300
 
 
 def test_a_few_copies_that_were_held_up_do_not_make_all_of_them_slow():

@@ -27,7 +27,7 @@ from headway.core.plan import StepPlan, StepResult, Vector
 from headway.engine.served import EngineOptions
 from headway.front.guard import Guard
 from headway.front.state import Front
-from headway.replica.loading import hosted_encoder
+from headway.replica.loading import LoadedModel, hosted_encoder
 from headway.replica.messages import Ready, ToFront, decode_to_front, encode
 from headway.replica.options import ModelOptions, ReplicaOptions
 from headway.replica.process import Replica
@@ -47,11 +47,12 @@ class OneProcess:
     """In the place of the link and of the socket: what is said reaches the engine once the loop went round, what it
     tells reaches the front as bytes."""
 
-    def __init__(self, hear: Callable[[ToFront], None], model: ModelOptions) -> None:
+    gone = False
+
+    def __init__(self, hear: Callable[[ToFront], None], model: LoadedModel) -> None:
         self._hear, self._said, self._told = hear, [], []
-        encoder = AtOnce(name=model.served_name, values=384, vocab=30522, max_context=256)
-        self._replica = Replica(self, [hosted_encoder(encoder, model)])
-        self.ready = Ready((self._replica.models[model.served_name].ready(),), threads=1, load_ms=0, resident_bytes=0)
+        self._replica = Replica(self, [model])
+        self.ready = Ready((model.ready(),), threads=1, load_ms=0, resident_bytes=0)
         self.spent_ns = 0
 
     def start(self) -> None:
@@ -74,8 +75,6 @@ class OneProcess:
             self._hear(decode_to_front(data))
 
     # -- the replica's end of a channel --
-
-    gone = False
 
     def poll(self, timeout_ms: int) -> bool:
         return bool(self._said)
@@ -133,7 +132,8 @@ async def measure(model: str, clients: int, rounds: int, profile: cProfile.Profi
     """Microseconds a request, of each round."""
     options = ModelOptions(model=model, name=model, pattern="embed", engine=EngineOptions(seats=64, step_tokens=512))
     front = Front({model: resolve(model)}, ReplicaOptions(models=(options,), cache=""))
-    front.link = link = OneProcess(front._heard, options)  # type: ignore[assignment]
+    encoder = AtOnce(name=options.served_name, values=384, vocab=30522, max_context=256)
+    front.link = link = OneProcess(front._heard, hosted_encoder(encoder, options))  # type: ignore[assignment]
     server = Server(front, Guard(loopback=True))
     link.start()
     server.config.load()

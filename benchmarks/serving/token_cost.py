@@ -18,21 +18,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from front_cost import Client
+from front_cost import Client, OneProcess
 
 from headway.api.server import Server
 from headway.artifacts import resolve
-from headway.artifacts.files import ModelFiles
 from headway.compute.fake import FakeExecutor
 from headway.core.collecting import spare_what_is_loaded
 from headway.core.plan import SpanResult, StepPlan, StepResult
 from headway.engine.served import EngineOptions
 from headway.front.guard import Guard
 from headway.front.state import Front
-from headway.replica.loading import hosted_text
-from headway.replica.messages import Ready, ToFront, decode_to_front, encode
+from headway.replica.loading import LoadedModel, hosted_text
+from headway.replica.messages import ToFront, decode_to_front, encode
 from headway.replica.options import ModelOptions, ReplicaOptions
-from headway.replica.process import Replica
 from headway.text.answer import AnswerTexts
 from headway.text.tokenizer import Tokenizer
 
@@ -49,18 +47,14 @@ class Words(FakeExecutor):
         )
 
 
-class OneProcess:
-    """In the place of the link: a step is made, what it tells is heard, and the next one begins when the loop has
-    gone round twice: by then its token has left, and what is folded after it is."""
+class StepByStep(OneProcess):
+    """A step is made, what it tells is heard, and the next one begins when the loop has gone round twice: by then its
+    token has left, and what is folded after it is."""
 
-    gone = False
-
-    def __init__(self, hear: Callable[[ToFront], None], model: ModelOptions, files: ModelFiles, warm: bool) -> None:
-        self._hear, self._said, self._told, self._runs = hear, [], [], False
+    def __init__(self, hear: Callable[[ToFront], None], model: LoadedModel, warm: bool) -> None:
+        super().__init__(hear, model)
+        self._runs = False
         self._swept = None if warm else np.ones(SWEPT_BYTES, np.uint8)
-        executor = Words(blocks=BLOCKS, block_tokens=16, vocab=49152, max_context=8192)
-        self._replica = Replica(self, [hosted_text(executor, BLOCKS, model, AnswerTexts(Tokenizer(files)))])
-        self.ready = Ready((self._replica.models[model.served_name].ready(),), threads=1, load_ms=0, resident_bytes=0)
         self.took_us: list[float] = []
 
     def say(self, message: Any) -> None:
@@ -90,17 +84,6 @@ class OneProcess:
         if self._runs:
             self._step()
 
-    # -- the replica's end of a channel --
-
-    def poll(self, timeout_ms: int) -> bool:
-        return bool(self._said)
-
-    def recv(self) -> bytes:
-        return self._said.pop(0)
-
-    def send(self, message: bytes) -> None:
-        self._told.append(message)
-
 
 class Reader(Client):
     """Remembers what comes."""
@@ -119,7 +102,9 @@ async def measure(model: str, tokens: int, warm: bool) -> list[float]:
     files = resolve(model)
     options = ModelOptions(model=model, name="x", engine=EngineOptions(seats=64, step_tokens=512))
     front = Front({"x": files}, ReplicaOptions(models=(options,), cache=""))
-    front.link = link = OneProcess(front._heard, options, files, warm)  # type: ignore[assignment]
+    executor = Words(blocks=BLOCKS, block_tokens=16, vocab=49152, max_context=8192)
+    hosted = hosted_text(executor, BLOCKS, options, AnswerTexts(Tokenizer(files)))
+    front.link = link = StepByStep(front._heard, hosted, warm)  # type: ignore[assignment]
     server = Server(front, Guard(loopback=True))
     front._heard(link.ready)
     server.config.load()

@@ -36,7 +36,7 @@ from headway.core.verdict import Input, Wait
 from headway.engine.pattern import Books, Entry
 from headway.engine.planner import Planner
 from headway.engine.served import ServedModel
-from headway.policy.copies import room
+from headway.policy.copies import copy_budget
 from headway.policy.progress import APART_NS, TIMES
 from headway.policy.turns import Pace, caught_up, next_turn
 from headway.policy.waiting import never
@@ -243,7 +243,7 @@ class Engine:
         turn = next_turn(shares, paces, budgets, self._slowdown)
         model, kept = busy[turn.place], "" if turn.kept is None else busy[turn.kept].name
         budget = max(turn.budget, model.least_budget)
-        copies = room(each.fastest_ns for each in busy if each.queues.running or each.queues.returned)
+        copies = copy_budget(each.fastest_ns for each in busy if each.queues.running or each.queues.returned)
         planner = Planner(model, self.steps + 1, at, self.emit, budget, copies, kept)
         planner.fill()
         return model, planner

@@ -32,7 +32,7 @@ from headway.core.price import Price
 from headway.core.request import AnyEmission, NewRequest, Request
 from headway.core.verdict import Ask, Input, SpaceRule, Unit, Wait, Worst
 from headway.policy.admit import AnswerLengths, Outlook
-from headway.policy.copies import Room
+from headway.policy.copies import CopyBudget
 from headway.policy.deadline import LeastWork
 from headway.policy.schedule import Run
 
@@ -210,8 +210,9 @@ class Pattern(Protocol[NewT_contra]):
         """Whether tiers do something beside the steps that is to be asked for (`collect`)."""
         ...
 
-    def open(self, step: int, at: int, copies: Room) -> None:
-        """A step is about to be planned; what it copies between pool and tiers has that room. Changes the memory."""
+    def open(self, step: int, at: int, copies: CopyBudget) -> None:
+        """A step is about to be planned; `copies` is its budget for copies between pool and tiers. Changes the
+        memory."""
         ...
 
     def reloads(self, quote: Any) -> bool:
@@ -349,7 +350,7 @@ class WithoutTiers:
     copies = False
     moves = False
 
-    def open(self, step: int, at: int, copies: Room) -> None:
+    def open(self, step: int, at: int, copies: CopyBudget) -> None:
         self.space.step = step
 
     def reloads(self, quote: Any) -> bool:

@@ -21,7 +21,7 @@ from headway.engine.served import ServedModel
 from headway.policy import admit, preempt
 from headway.policy.admit import Admission, Kept
 from headway.policy.budget import beside, granted
-from headway.policy.copies import Room as CopyRoom
+from headway.policy.copies import CopyBudget
 from headway.policy.waiting import Room, judge, look_further, no_budget
 
 _NAMED_HOLDERS = 5
@@ -29,7 +29,7 @@ _NAMED_HOLDERS = 5
 
 class Planner:
     """One step in the making; `left` is what it may still spend of its `budget`, in the unit of the model's pattern,
-    and `copies` the room for what it copies between pool and tiers.
+    and `copies` its budget for copies between pool and tiers.
     `kept` names the model for whose pace that budget was cut; `head` is the first request in order that waits.
     `divided`: an item is in it, all of it or in part, that could be divided."""
 
@@ -40,7 +40,7 @@ class Planner:
         at: int,
         emit: Callable[[AnyEvent], None],
         budget: int,
-        copies: CopyRoom,
+        copies: CopyBudget,
         kept: str = "",
     ) -> None:
         self.entries: list[Entry] = []

@@ -13,23 +13,26 @@ from itertools import islice
 
 from headway.core.errors import InvariantError
 from headway.core.verdict import SpaceRule, Unit
-from headway.memory.keys import Origin
+from headway.memory.keys import Elsewhere, Origin
 from headway.memory.prefix import PrefixIndex
 from headway.memory.tiers import Tiers
 
 
 class BlockPool:
     """`total` blocks of `block_tokens` positions each. `step` is the step that is being planned, which is what an
-    eviction is remembered with. `tiers`, where there are any, are told of every whole block that is indexed."""
+    eviction is remembered with. `tiers`, where there are any, are told of every whole block that is indexed.
+    `elsewhere` is as in `PrefixIndex`."""
 
     rule: SpaceRule = "blocks"
     unit: Unit = "blocks"
 
-    def __init__(self, total: int, block_tokens: int, tiers: Tiers | None = None) -> None:
+    def __init__(
+        self, total: int, block_tokens: int, tiers: Tiers | None = None, elsewhere: tuple[Elsewhere, ...] = ()
+    ) -> None:
         self.total = total
         self.tiers = tiers
         self.block_tokens = block_tokens
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(elsewhere)
         self.evictions = 0
         self.step = 0
         self._references = [0] * total

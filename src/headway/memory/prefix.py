@@ -65,8 +65,8 @@ class PrefixIndex:
     it can be gone on with. What lies `elsewhere` is of no use, and only named.
     """
 
-    def __init__(self) -> None:
-        self.elsewhere: tuple[Elsewhere, ...] = ()
+    def __init__(self, elsewhere: tuple[Elsewhere, ...] = ()) -> None:
+        self._elsewhere = elsewhere
         self._block: dict[bytes, int] = {}
         self._tokens: dict[bytes, list[int]] = {}
         self._parent: dict[bytes, bytes] = {}
@@ -148,7 +148,7 @@ class PrefixIndex:
         evicted = self._evicted.step(parent, wanted[: limit - start], agreeing)
         if evicted is not None:
             return Miss("evicted", at, step=evicted)
-        what = "" if matched else self._elsewhere(chain.origin, wanted)
+        what = "" if matched else self._of_another_origin(chain.origin, wanted)
         if what:
             return Miss("other", at, what=what)
         if not agreeing and limit - start < size:
@@ -158,14 +158,14 @@ class PrefixIndex:
         again = self._again(block_key(parent, nearest), nearest, tokens[at : start + 2 * size], agreeing)
         return Miss("differs", at, again)
 
-    def _elsewhere(self, origin: Origin | None, wanted: list[int]) -> str:
+    def _of_another_origin(self, origin: Origin | None, wanted: list[int]) -> str:
         """By what another origin differs, of the same salt, whose state of a first block `wanted` is known."""
         if origin is None:
             return ""
         for root, other in self._origins.get(origin.salt, {}).items():
             if root != origin.root and self._block.get(block_key(root, wanted)) is not None:
                 return origin.differs_by(other)
-        found = (origin.differs_by(each.origin) for each in self.elsewhere if each.begins(origin, wanted))
+        found = (origin.differs_by(each.origin) for each in self._elsewhere if each.begins(origin, wanted))
         return next(filter(None, found), "")
 
     def _forget_origin(self, root: bytes) -> None:

@@ -20,7 +20,7 @@ UNMEASURED = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CopyBudget:
     """`ns` that the copies of a step may take. Where somebody waits for it, there is such a step every `every_ns`; 0:
     nobody does."""
 
@@ -32,10 +32,10 @@ class Room:
         that copies never stop."""
         return max(1, int(self.ns * (per_second or UNMEASURED) / (block_bytes * 1e9)))
 
-    def without(self, blocks: int, block_bytes: int, per_second: float | None) -> Room:
+    def without(self, blocks: int, block_bytes: int, per_second: float | None) -> CopyBudget:
         """What is left of it once so many blocks are copied."""
         spent = blocks * block_bytes * 1e9 / (per_second or UNMEASURED)
-        return Room(max(0, int(self.ns - spent)), self.every_ns)
+        return CopyBudget(max(0, int(self.ns - spent)), self.every_ns)
 
     def per_second(self, block_bytes: int, per_second: float) -> float:
         """Bytes per second that come with step after step, where a step's copies go at `per_second`."""
@@ -45,10 +45,10 @@ class Room:
         return each / (self.every_ns / 1e9 + each / per_second)
 
 
-def room(steps_ns: Iterable[int]) -> Room:
+def copy_budget(steps_ns: Iterable[int]) -> CopyBudget:
     """Of a step for which running requests wait: of each of their models how long its shortest recent step took, 0
     where it has had none."""
     shortest = min(steps_ns, default=None)
     if shortest is None:
-        return Room(MOST_NS)
-    return Room(min(MOST_NS, shortest * PERCENT // 100), shortest)
+        return CopyBudget(MOST_NS)
+    return CopyBudget(min(MOST_NS, shortest * PERCENT // 100), shortest)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from headway.core.tiers import ReloadChoice
-from headway.policy.copies import Room
+from headway.policy.copies import CopyBudget
 
 #: Measurements that count, at most, and for how long.
 _LATEST, _FRESH_NS = 64, 60_000_000_000
@@ -69,14 +69,14 @@ class Measured:
         return own.typical(now) or other.typical(now)
 
 
-def choose(host: int, disk: int, block: BlockSize, measured: Measured, now: int, room: Room) -> ReloadChoice:
+def choose(host: int, disk: int, block: BlockSize, measured: Measured, now: int, budget: CopyBudget) -> ReloadChoice:
     """For blocks of a prefix of which `host` lie in host memory and `disk` on disk. A block from disk is read, then
-    copied, for which steps have that room."""
+    copied, for which each step has that budget."""
     prefill, read = measured.prefill.per_second(now), measured.read.per_second(now)
     copy = measured.copies("reload", now)
     break_even = None if prefill is None else block.bytes / block.positions * prefill
     if copy is None or (disk and read is None):
         return ReloadChoice(True, host, disk, None, break_even)
-    seconds_per_byte = 1 / room.per_second(block.bytes, copy) + (disk / (host + disk) / read if read else 0.0)
+    seconds_per_byte = 1 / budget.per_second(block.bytes, copy) + (disk / (host + disk) / read if read else 0.0)
     bandwidth = 1 / seconds_per_byte
     return ReloadChoice(break_even is None or bandwidth >= break_even, host, disk, bandwidth, break_even)

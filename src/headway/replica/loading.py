@@ -69,8 +69,8 @@ def hosted_text(
     tiers: OpenTiers | None = None,
 ) -> LoadedModel:
     """A text model over an executor that has `blocks` state blocks."""
-    pool = BlockPool(blocks, options.block_tokens, tiers.books if tiers is not None else None)
-    pool.index.elsewhere = tiers.elsewhere if tiers is not None else ()
+    own = (None, ()) if tiers is None else (tiers.books, tiers.elsewhere)
+    pool = BlockPool(blocks, options.block_tokens, *own)
     memory = StateMemory(pool, prefix_cache=options.prefix_cache)
     served = text_model(
         executor,

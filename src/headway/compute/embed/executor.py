@@ -22,7 +22,7 @@ from headway.compute.kernels.linear import Products, probe_kernel
 from headway.compute.models.encoder import Encoder, matrices
 from headway.compute.models.encoder_spec import EncoderSpec
 from headway.compute.native.encoder import NativeEncoder, not_covered
-from headway.compute.native.library import Absent, choose, find
+from headway.compute.native.library import Absent, choose, find, why_none
 from headway.core.errors import ArtifactError, ConfigError
 from headway.core.plan import Evaluate, StepPlan, StepResult, Vector
 
@@ -193,7 +193,7 @@ def _states(spec: EncoderSpec, tensors: Mapping[str, torch.Tensor], weights: str
             return NativeStates(NativeEncoder(spec, tensors, library, level, torch.get_num_threads()))
         why = f"do not cover {why}"
     elif weights == "int8":
-        why = f"missing: {library.why}" if isinstance(library, Absent) and native != "off" else "off"
+        why = why_none(native, library)
     else:
         why = f"do not cover {weights}"
     products = Products(probe_kernel(weights), matrices(spec, tensors))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from headway.compute.native.attention import SPIN_US
-from headway.compute.native.library import Absent, choose, find
+from headway.compute.native.library import Absent, choose, find, why_none
 from headway.compute.native.memory import WeightMemory
 from headway.compute.native.pool import Pool
 from headway.compute.native.products import NativeProducts, PackedWeights
@@ -40,7 +40,7 @@ def round_linear_layers(model: nn.Module, native: str) -> None:
     library = find()
     level = choose(native, library)
     if level is None or isinstance(library, Absent):
-        why = f"missing: {library.why}" if isinstance(library, Absent) and native != "off" else "off"
+        why = why_none(native, library)
         raise ConfigError("--weights", f"int8 of a diffusion model needs the native kernels, which are {why}")
     pool = Pool(library, torch.get_num_threads(), SPIN_US)
     products, memory = NativeProducts(library, library.dots_of(level), pool), WeightMemory()

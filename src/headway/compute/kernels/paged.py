@@ -11,7 +11,7 @@ from headway.compute.kernels.attention import TorchAttention
 from headway.compute.kernels.rotary import Rotary
 from headway.compute.kernels.state import PagedState
 from headway.compute.native.attention import NativeAttention
-from headway.compute.native.library import Absent, choose, find
+from headway.compute.native.library import Absent, choose, find, why_none
 from headway.core.plan import Span
 
 
@@ -46,7 +46,6 @@ def paged_attention(rotary: Rotary, state: PagedState, native: str = "auto") -> 
     level = choose(native, library)
     if level is None or isinstance(library, Absent):
         attention = TorchAttention(rotary, state)
-        why = f"missing: {library.why}" if isinstance(library, Absent) and native != "off" else "off"
-        attention.words += f"; native kernels {why}"
+        attention.words += f"; native kernels {why_none(native, library)}"
         return attention
     return NativeAttention(rotary, state, library, level, torch.get_num_threads())

@@ -154,3 +154,8 @@ def choose(native: str, found: Library | Absent) -> str | None:
     if native not in found.levels:
         raise ConfigError("--native", f"{native} cannot run on this machine; it runs {', '.join(found.levels)}")
     return native
+
+
+def why_none(native: str, found: Library | Absent) -> str:
+    """Why `choose` gives no level, to follow "native kernels"."""
+    return f"missing: {found.why}" if isinstance(found, Absent) and native != "off" else "off"

@@ -26,7 +26,7 @@ from headway.patterns.text.ports import Drafters, Watcher, no_drafts, no_watcher
 from headway.patterns.text.sequence import Returning, Sequence, TextProgress
 from headway.patterns.text.tiering import Tiering
 from headway.policy.admit import AnswerLengths, Outlook
-from headway.policy.copies import Room
+from headway.policy.copies import CopyBudget
 from headway.policy.deadline import LeastWork
 from headway.policy.schedule import Run
 from headway.policy.waiting import AWAITS_GRAMMAR
@@ -98,7 +98,7 @@ class TextPattern:
     def moves(self) -> bool:
         return self.tiering.moves
 
-    def open(self, step: int, at: int, copies: Room) -> None:
+    def open(self, step: int, at: int, copies: CopyBudget) -> None:
         self.space.step = step
         self.tiering.open(at, copies)
 

@@ -12,7 +12,7 @@ from headway.memory.pool import BlockPool
 from headway.memory.reserve import Reservation
 from headway.memory.tiers import Happened, Pairs, Tiers
 from headway.patterns.text.sequence import Returning, TextProgress
-from headway.policy.copies import Room
+from headway.policy.copies import CopyBudget
 from headway.policy.progress import TIMES, Writes
 from headway.policy.reload import BlockSize, Measured, choose
 from headway.policy.waiting import awaits_reload
@@ -27,7 +27,7 @@ class Tiering:
         self._measured = Measured()
         self._writes = Writes()
         self._now = 0
-        self._room = Room(0)
+        self._budget = CopyBudget(0)
 
     @property
     def copies(self) -> bool:
@@ -46,7 +46,7 @@ class Tiering:
         assert self._pool.tiers is not None
         host, disk = self._pool.tiers.count(stored)
         block = BlockSize(self._block_bytes, self._pool.block_tokens)
-        return choose(host, disk, block, self._measured, self._now, self._room)
+        return choose(host, disk, block, self._measured, self._now, self._budget)
 
     def begin(self, progress: TextProgress, reservation: Reservation, miss: Miss) -> Wait:
         """Bring back what was reserved for a request and lies in tiers, to its leading sequence. Returns what it
@@ -84,21 +84,21 @@ class Tiering:
 
     # -- the step --------------------------------------------------------------------------------------------
 
-    def open(self, at: int, room: Room) -> None:
-        """A step is about to be planned, and has taken no block yet; its copies have so much room. Half of it is for
+    def open(self, at: int, budget: CopyBudget) -> None:
+        """A step is about to be planned, and has taken no block yet; its copies have that budget. Half of it is for
         reloads, where there are any."""
-        self._now, self._room = at, room
+        self._now, self._budget = at, budget
         tiers = self._pool.tiers
         if tiers is not None and tiers.ready:
-            own = Room(room.ns // 2) if tiers.loadable else room
+            own = CopyBudget(budget.ns // 2) if tiers.loadable else budget
             tiers.name_offloads(own.blocks(self._block_bytes, self._measured.copies("offload", at)))
 
     def name(self) -> tuple[Pairs, Pairs]:
-        """`offloads` and `reloads` of the step's plan: reloads have the room that offloads leave."""
+        """`offloads` and `reloads` of the step's plan: reloads have what offloads leave of the budget."""
         tiers = self._pool.tiers
         if tiers is None or not tiers.ready:
             return (), ()
-        left = self._room.without(tiers.named, self._block_bytes, self._measured.copies("offload", self._now))
+        left = self._budget.without(tiers.named, self._block_bytes, self._measured.copies("offload", self._now))
         return tiers.name(left.blocks(self._block_bytes, self._measured.copies("reload", self._now)))
 
     def committed(self, plan: StepPlan, result: StepResult, at: int, ns: int) -> None:
